@@ -1,0 +1,3 @@
+module bulkhead.dev/tools/pause
+
+go 1.24.0
