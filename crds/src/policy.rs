@@ -1,0 +1,328 @@
+//! `RoutingPolicy`: which cell handles which transaction, in rules that an app team can own.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::condition::Condition;
+use crate::duration::Duration;
+
+/// Rules of one application, attached to listeners of Routers.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "bulkhead.dev",
+    version = "v1alpha1",
+    kind = "RoutingPolicy",
+    plural = "routingpolicies",
+    shortname = "rpol",
+    category = "bulkhead",
+    namespaced,
+    status = "RoutingPolicyStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "Which cell handles which transaction.",
+    printcolumn(name = "Precedence", type_ = "integer", json_path = ".spec.precedence"),
+    printcolumn(
+        name = "Accepted",
+        type_ = "string",
+        json_path = ".status.parents[*].conditions[?(@.type==\"Accepted\")].status"
+    ),
+    printcolumn(
+        name = "Programmed",
+        type_ = "string",
+        json_path = ".status.parents[*].conditions[?(@.type==\"Programmed\")].status"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Shares", type_ = "string", json_path = ".status.rules[*].shares[*]", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct RoutingPolicySpec {
+    /// The listeners that these rules are attached to.
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["router".into(), "listener".into()]))]
+    pub parent_refs: Vec<ParentRef>,
+    /// Higher goes first; then the older policy; then namespace and name; then the order of rules. Never the longest match.
+    #[serde(default = "default_precedence")]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub precedence: i32,
+    /// The first rule that matches decides.
+    #[schemars(length(min = 1, max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub rules: Vec<RoutingRule>,
+}
+
+fn default_precedence() -> i32 {
+    100
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentRef {
+    #[schemars(length(min = 1, max = 63))]
+    pub router: String,
+    #[schemars(length(min = 1, max = 63))]
+    pub listener: String,
+}
+
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("!self.owner || size(self.groups) == 1")
+        .message("owner: true names one owning cell per key, so it takes exactly one group"),
+    validation = Rule::new("!self.owner || has(self.key)")
+        .message("owner: true needs a key: without one there is nothing that a cell could own"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct RoutingRule {
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Any of these must match. Empty matches every request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub matches: Vec<Match>,
+    /// What picks the cell: the same key goes to the same cell at constant weights. Absent: the transaction's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Source>,
+    /// In order of priority: the first that is healthy enough takes all.
+    #[schemars(length(min = 1, max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub groups: Vec<Group>,
+    /// Only the cell that policy weights choose for the key may serve it; when that cell is out, refuse (strong consistency).
+    #[serde(default)]
+    pub owner: bool,
+    #[serde(default)]
+    pub restart: Restart,
+    #[serde(default)]
+    pub failback: Failback,
+}
+
+/// All of these must hold.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Match {
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub all: Vec<MatchCondition>,
+}
+
+/// A part of the request, and what it must look like. Values are compared as bytes; header names without regard to case.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("[has(self.header), has(self.query), has(self.jsonPointer), has(self.attribute)].filter(x, x).size() == 1")
+        .message("name exactly one source: header, query, jsonPointer or attribute"),
+    validation = Rule::new("[has(self.exact), has(self.prefix), has(self.suffix), has(self.range), has(self.in)].filter(x, x).size() == 1")
+        .message("name exactly one comparison: exact, prefix, suffix, range or in"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MatchCondition {
+    #[serde(flatten)]
+    pub source: Source,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub exact: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub prefix: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub suffix: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<Range>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 1024)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub r#in: Vec<String>,
+}
+
+/// Decimal numbers of at most 38 digits, both ends included. A value that is no such number does not match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct Range {
+    #[schemars(regex(pattern = "^[0-9]{1,38}$"))]
+    pub from: String,
+    #[schemars(regex(pattern = "^[0-9]{1,38}$"))]
+    pub to: String,
+}
+
+/// A part of a request that rules compare and keys are taken from. Exactly one field is set.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// Name of a header field; of a repeated one, the first value counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_|~-]+$"))]
+    pub header: Option<String>,
+    /// Name of a query parameter, decoded; of a repeated one, the first value counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub query: Option<String>,
+    /// A JSON pointer (RFC 6901) into the body; strings, numbers (as written) and booleans count. A body that is no JSON is answered with 400.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = "^(/([^/~]|~[01])*)+$"))]
+    pub json_pointer: Option<String>,
+    /// A part of the request line or its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attribute: Option<Attribute>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Attribute {
+    /// The path, as sent and without the query.
+    Path,
+    /// The method, in capitals.
+    Method,
+    /// The host, in small letters and without a port.
+    Host,
+}
+
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Group {
+    #[schemars(length(min = 1, max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub cells: Vec<CellWeight>,
+    /// Percent of policy weight that must be in, of the policy weight of cells not drained; below it the next group takes over.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100))]
+    pub min_healthy_percent: u32,
+}
+
+/// A cell and its weight beside others of its group. Weights are relative: they need not sum to anything. 0 sends nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CellWeight {
+    #[schemars(length(min = 1, max = 50))]
+    pub name: String,
+    #[serde(default = "default_cell_weight")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub weight: u32,
+}
+
+fn default_cell_weight() -> u32 {
+    100
+}
+
+/// When a transaction that failed in one cell is tried in another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Restart {
+    pub policy: RestartPolicy,
+    /// Attempts in all, the first among them.
+    #[schemars(range(min = 1, max = 16))]
+    pub max_attempts: u32,
+    /// From the request's arrival to the last byte of the answer's head.
+    pub deadline: Duration,
+    /// How long one attempt may take. Absent: the deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_attempt: Option<Duration>,
+    /// Bodies up to this size are held whole before the first attempt.
+    #[schemars(schema_with = "crate::schema::byte_size")]
+    pub buffer_limit: String,
+    pub too_large: TooLarge,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self {
+            policy: RestartPolicy::default(),
+            max_attempts: 3,
+            deadline: Duration::from_secs(15),
+            per_attempt: None,
+            buffer_limit: "256Ki".to_owned(),
+            too_large: TooLarge::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RestartPolicy {
+    /// Only what was provably not processed, and idempotent methods (RFC 9110, section 9.2.2).
+    #[default]
+    SafeOnly,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TooLarge {
+    /// A body above `bufferLimit` is answered with 413.
+    #[default]
+    Reject,
+    /// A body above `bufferLimit` is streamed to one cell and never restarted.
+    Stream,
+}
+
+/// How a cell that was out comes back: not at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failback {
+    /// How long the cell must have been ready before it gets anything.
+    pub hold_down: Duration,
+    /// Percent of its weight, step by step, rising; the last is 100.
+    #[schemars(length(min = 1, max = 16), inner(range(min = 1, max = 100)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub steps: Vec<u32>,
+    /// How long each step lasts.
+    pub interval: Duration,
+}
+
+impl Default for Failback {
+    fn default() -> Self {
+        Self {
+            hold_down: Duration::from_secs(10),
+            steps: vec![5, 25, 50, 100],
+            interval: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoutingPolicyStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`: accepted, resolved and programmed by every parent.
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["router".into(), "listener".into()]))]
+    pub parents: Vec<ParentStatus>,
+    #[serde(default)]
+    #[schemars(length(max = 128))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub rules: Vec<RuleStatus>,
+}
+
+/// What one listener makes of the policy: `Accepted`, `ResolvedRefs`, `Programmed`.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentStatus {
+    #[schemars(length(max = 63))]
+    pub router: String,
+    #[schemars(length(max = 63))]
+    pub listener: String,
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a rule's traffic goes now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleStatus {
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// `CELL=PERCENT` for each cell with a share, such as `payments-a=80.0%`.
+    #[serde(default)]
+    #[schemars(length(max = 512), inner(length(max = 80)))]
+    pub shares: Vec<String>,
+}

@@ -1,0 +1,132 @@
+//! `Router`: the listeners that a set of router processes serves.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::condition::Condition;
+use crate::duration::Duration;
+
+/// The way into the cells. A router process serves one of these (`--router NAME`).
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "bulkhead.dev",
+    version = "v1alpha1",
+    kind = "Router",
+    plural = "routers",
+    category = "bulkhead",
+    status = "RouterStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "The listeners that a set of router processes serves.",
+    printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas"),
+    printcolumn(name = "Current", type_ = "integer", json_path = ".status.currentReplicas"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    cel,
+    validation = Rule::new("self.listeners.all(l, self.listeners.exists_one(m, m.port == l.port))")
+        .message("two listeners have the same port; give each its own"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct RouterSpec {
+    #[schemars(length(min = 1, max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub listeners: Vec<Listener>,
+    /// How long a router that stops, or a cell that drains, lets what is in flight finish.
+    #[serde(default = "default_drain_timeout")]
+    pub drain_timeout: Duration,
+    /// Namespaces whose RoutingPolicies may attach. Empty means all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub allowed_namespaces: Vec<String>,
+}
+
+fn default_drain_timeout() -> Duration {
+    Duration::from_secs(30)
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Listener {
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// Answer with `bulkhead-cell`, `bulkhead-rule` and `bulkhead-attempts`. They show the topology, so it is off by default.
+    #[serde(default)]
+    pub explain: bool,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Protocol {
+    /// HTTP/1.1 without TLS.
+    #[default]
+    #[serde(rename = "HTTP")]
+    Http,
+}
+
+/// Past any of these the router refuses at once, with a reason; it never queues without bound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Limits {
+    /// Open client connections on this listener of one router process.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub connections: u32,
+    /// Requests under way on this listener of one router process.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub in_flight: u32,
+    /// Bytes of a request's head.
+    #[schemars(range(min = 1024, max = 1_048_576))]
+    pub header_bytes: u32,
+    /// Bytes of request bodies held at the same time by one router process.
+    #[schemars(schema_with = "crate::schema::byte_size")]
+    pub buffer_total: String,
+    /// How long a client may take to send a request's head.
+    pub header_timeout: Duration,
+    /// How long a client may take to send a request's body.
+    pub body_timeout: Duration,
+    /// How long a connection may stay idle between requests.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            in_flight: 10_000,
+            header_bytes: 65_536,
+            buffer_total: "256Mi".to_owned(),
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouterStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Router pods that are not gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// Of these, the pods that serve the newest table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_replicas: Option<u32>,
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,106 @@
+//! Pieces of OpenAPI schema that derive cannot write, and the last touches that every schema gets.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "pattern": "^([0-9]+(\\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
+        "maxLength": 32,
+    })
+}
+
+/// Bytes, as a Kubernetes quantity with a binary unit or none.
+pub(crate) fn byte_size(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "pattern": "^[0-9]{1,12}(Ki|Mi|Gi)?$", "maxLength": 16})
+}
+
+pub(crate) fn date_time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "format": "date-time", "maxLength": 40})
+}
+
+pub(crate) fn scalar(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"x-kubernetes-preserve-unknown-fields": true})
+}
+
+pub(crate) fn scalar_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "maxItems": 64, "items": {"x-kubernetes-preserve-unknown-fields": true}})
+}
+
+pub(crate) fn scalar_map(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 64,
+        "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true},
+    })
+}
+
+pub(crate) fn label_map(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 32,
+        "additionalProperties": {"type": "string", "maxLength": 63},
+    })
+}
+
+/// Whole Kubernetes objects; the API server checks that each has `apiVersion`, `kind` and legal metadata.
+pub(crate) fn embedded_objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 128,
+        "items": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+            "x-kubernetes-embedded-resource": true,
+        },
+    })
+}
+
+/// Makes a derived definition one that the API server takes without warnings.
+pub(crate) fn finish(definition: &CustomResourceDefinition) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(definition)?;
+    visit(&mut value);
+    Ok(value)
+}
+
+fn visit(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(visit),
+        Value::Object(object) => {
+            signed_integers(object);
+            optional_enum(object);
+            object.values_mut().for_each(visit);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The API knows int32 and int64 only, and warns of other formats.
+fn signed_integers(object: &mut Map<String, Value>) {
+    let format = match object.get("format").and_then(Value::as_str) {
+        Some("uint16") => "int32",
+        Some("uint32") => "int64",
+        _ => return,
+    };
+    object.insert("format".to_owned(), json!(format));
+    object.entry("minimum").or_insert(json!(0));
+    object.entry("maximum").or_insert(if format == "int32" { json!(u16::MAX) } else { json!(u32::MAX) });
+}
+
+/// `Option<Enum>` derives as `anyOf` with a null branch, which is not structural; null and absent are the same to us.
+fn optional_enum(object: &mut Map<String, Value>) {
+    let is_null = |branch: &Value| branch.get("enum") == Some(&json!([null]));
+    let Some(Value::Array(branches)) = object.get("anyOf") else { return };
+    if branches.len() != 2 || !branches.iter().any(is_null) {
+        return;
+    }
+    let Some(Value::Object(kept)) = branches.iter().find(|branch| !is_null(branch)).cloned() else { return };
+    object.remove("anyOf");
+    for (key, value) in kept {
+        object.entry(key).or_insert(value);
+    }
+    object.insert("nullable".to_owned(), json!(true));
+}

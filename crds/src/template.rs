@@ -1,0 +1,184 @@
+//! `CellTemplate`: what one cell is made of.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::condition::Condition;
+use crate::duration::Duration;
+
+/// The objects, parameters and services that make one cell.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "bulkhead.dev",
+    version = "v1alpha1",
+    kind = "CellTemplate",
+    plural = "celltemplates",
+    category = "bulkhead",
+    status = "CellTemplateStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "What one cell is made of: objects, parameters, and the services that its orchestrator needs.",
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.latestRevision"),
+    printcolumn(name = "Cells", type_ = "integer", json_path = ".status.cells"),
+    printcolumn(name = "Updated", type_ = "integer", json_path = ".status.updatedCells"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[x_kube(
+    cel,
+    validation = Rule::new("has(self.entry) != (has(self.steps) && size(self.steps) > 0)")
+        .message("set either entry (one service takes whole transactions) or steps (the orchestrator calls services in turn)"),
+    validation = Rule::new("!has(self.entry) || self.services.exists(s, s.name == self.entry.service)")
+        .message("entry.service is not one of services; add it there with its port and readiness path"),
+    validation = Rule::new("!has(self.steps) || self.steps.all(t, self.services.exists(s, s.name == t.service))")
+        .message("a step names a service that is not one of services; add it there with its port and readiness path"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct CellTemplateSpec {
+    /// Kubernetes objects of the allowed kinds. `${cell.name}` and `${values.NAME}` are replaced in their strings; `$${` stays `${`.
+    #[schemars(length(min = 1, max = 128), schema_with = "crate::schema::embedded_objects")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub objects: Vec<Value>,
+    /// What Cells may set in `values`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub parameters: Vec<Parameter>,
+    /// The services that the orchestrator needs and watches.
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub services: Vec<Service>,
+    /// The service that takes whole transactions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Entry>,
+    /// The services that the orchestrator calls in turn; the body of each answer is the body of the next call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub steps: Vec<Step>,
+}
+
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parameter {
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-zA-Z][a-zA-Z0-9_]*$"))]
+    pub name: String,
+    #[serde(default)]
+    pub r#type: ParameterType,
+    /// Used where a Cell sets no value. Without it the value is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::scalar")]
+    pub default: Option<Value>,
+    /// The values allowed. Empty allows any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), schema_with = "crate::schema::scalar_list")]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub r#enum: Vec<Value>,
+    /// A regular expression that a string value must match as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub pattern: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ParameterType {
+    #[default]
+    String,
+    Integer,
+    Number,
+    Boolean,
+}
+
+/// A service of the cell, as a Kubernetes Service among the template's objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Service {
+    /// Name of the Service, in the cell's namespace.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+    /// Asked by the orchestrator with GET; 200 to 399 means ready.
+    #[serde(default = "default_readiness_path")]
+    #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
+    pub readiness_path: String,
+    /// Ready pods without which the cell is not ready.
+    #[serde(default = "default_min_ready")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub min_ready: u32,
+    /// Whether the cell can work without it.
+    #[serde(default = "required")]
+    pub required: bool,
+}
+
+fn default_readiness_path() -> String {
+    "/readyz".to_owned()
+}
+
+fn default_min_ready() -> u32 {
+    1
+}
+
+fn required() -> bool {
+    true
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    #[schemars(length(min = 1, max = 63))]
+    pub service: String,
+    #[serde(default)]
+    pub protocol: EntryProtocol,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum EntryProtocol {
+    /// HTTP/1.1; the service knows nothing of transactions.
+    #[default]
+    Http1,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    #[schemars(length(min = 1, max = 63))]
+    pub service: String,
+    #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
+    pub path: String,
+    /// How long this step may take.
+    #[serde(default = "default_step_timeout")]
+    pub timeout: Duration,
+}
+
+fn default_step_timeout() -> Duration {
+    Duration::from_secs(5)
+}
+
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CellTemplateStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Name of the ControllerRevision that holds the newest accepted spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub latest_revision: Option<String>,
+    /// Cells that use this template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cells: Option<u32>,
+    /// Of these, the cells that run its newest revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_cells: Option<u32>,
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}

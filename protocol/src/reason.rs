@@ -1,0 +1,95 @@
+//! The one list of reasons why a request was not served by a cell. Each word is a problem document's `reason`, a
+//! metric's label and the value of `bulkhead-reason` at once.
+
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $status:literal, $title:literal;)+) => {
+        /// Why a request was not served by a cell.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Reason {
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The word itself.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)+ }
+            }
+
+            /// Status code of the answer.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)+ }
+            }
+
+            /// A short sentence, the same for every occurrence.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)+ }
+            }
+
+            /// What the reason means, for the documentation.
+            pub const fn doc(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No rule of this listener matches the request.
+    NoRule = 404, "No rule matches this request";
+    /// Every cell of the rule has weight 0, is drained or is disabled.
+    AllDrained = 503, "Every cell of the rule is drained";
+    /// Every cell of the rule is out, and none is drained on purpose alone.
+    NoHealthyCell = 503, "No cell of the rule is healthy";
+    /// The cell that owns the key is out, and no other may serve it.
+    OwnerUnavailable = 503, "The cell that owns this key is out";
+    /// Every cell that could take the request is at its capacity.
+    Capacity = 503, "The cells are at their capacity";
+    /// This router is at one of its own limits.
+    RouterOverloaded = 503, "The router is at its limit";
+    /// The router has no table yet.
+    NotReady = 503, "The router has no routing table yet";
+    /// The router or the cell is stopping and takes no new work.
+    Draining = 503, "Draining";
+    /// No connection to any pod of the cell could be made.
+    ConnectFailed = 503, "The cell could not be reached";
+    /// The cell closed the connection before it answered, and the request may have been processed.
+    UpstreamReset = 502, "The cell closed the connection before it answered";
+    /// The cell answered with something that is no HTTP.
+    UpstreamProtocol = 502, "The cell's answer is not valid HTTP";
+    /// The attempt or the whole request ran out of time, and the request may have been processed.
+    Timeout = 504, "No answer in time";
+    /// The orchestrator gave the transaction back.
+    CellRestart = 503, "The cell gave the transaction back";
+    /// A service that the cell needs is not ready.
+    ServiceNotReady = 503, "A service that the cell needs is not ready";
+    /// A service of the cell did not answer, or not in time.
+    ServiceFailed = 502, "A service of the cell failed";
+    /// The request was meant for another cell.
+    WrongCell = 421, "The request was meant for another cell";
+    /// The body is larger than the rule's bufferLimit.
+    BodyTooLarge = 413, "The body is too large";
+    /// The request's head is larger than the listener's limit.
+    HeadTooLarge = 431, "The request's head is too large";
+    /// The request is no valid HTTP, or its body is not what a rule needs to read.
+    Malformed = 400, "The request is malformed";
+    /// The client did not send its request in time.
+    RequestTimeout = 408, "The request did not arrive in time";
+    /// Something broke that should not; the log has more.
+    Internal = 500, "Internal error";
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Reason {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == word).ok_or(())
+    }
+}

@@ -1,0 +1,51 @@
+//! What a router serves, as it tells the operator: `GET /v1/serving` on its admin port.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub const PATH: &str = "/v1/serving";
+
+/// The state of one router process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Serving {
+    /// Name of the Router object that it serves.
+    pub router: String,
+    /// Name of its pod.
+    pub pod: String,
+    /// Counts the tables that this process has served; 0 is none yet.
+    pub table: u64,
+    /// True while it serves the table from its disk, because the API server was away when it started.
+    #[serde(default)]
+    pub from_disk: bool,
+    /// Generation of each object in the table, by `KIND/NAME` or `KIND/NAMESPACE/NAME`, with its UID.
+    pub objects: BTreeMap<String, ObjectVersion>,
+    /// Each cell, as this router sees it.
+    pub cells: BTreeMap<String, CellServing>,
+    /// Shares of each rule in parts per million, by `NAMESPACE/POLICY/RULE`, then by cell.
+    pub shares: BTreeMap<String, BTreeMap<String, u32>>,
+}
+
+/// Which version of an object is in the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectVersion {
+    pub uid: String,
+    pub generation: i64,
+}
+
+/// One cell in one router.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CellServing {
+    /// Whether this router sends it new work.
+    pub r#in: bool,
+    /// CamelCase word for why it is out; `Ready` when it is in.
+    pub reason: String,
+    /// Percent after spec, shifts and the ramp.
+    pub effective_weight: u32,
+    /// Transactions of this router under way in the cell.
+    pub in_flight: u32,
+    /// Orchestrator pods that this router streams from.
+    pub pods: u32,
+}
