@@ -1,1 +1,10 @@
-//! Placeholder.
+//! What the tests on a real cluster share: the cluster, waiting for a state, traffic, and processes of pods. The
+//! tests themselves are in `e2e/`, one binary.
+
+pub mod eventually;
+pub mod pods;
+pub mod traffic;
+pub mod world;
+
+pub use eventually::{eventually, holds_for};
+pub use world::World;

@@ -1,0 +1,219 @@
+//! The cluster that the tests run on, with Bulkhead and the examples installed as a user would install them.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::eventually::eventually;
+
+/// Where Bulkhead is installed.
+pub const SYSTEM: &str = "bulkhead-system";
+
+/// The tools and the cluster, as `cargo xtask test` passes them on in the environment.
+pub struct World {
+    pub cluster: String,
+    kubectl: PathBuf,
+    helm: PathBuf,
+    xtask: PathBuf,
+    root: PathBuf,
+    /// From `kubectl apply -f examples/` to three ready and serving cells.
+    pub time_to_ready: Duration,
+}
+
+/// One test at a time: they share the cells.
+static TURN: Mutex<()> = Mutex::new(());
+static WORLD: OnceLock<Result<World, String>> = OnceLock::new();
+
+impl World {
+    /// The world, installed by the first caller, and the turn that keeps other tests out.
+    ///
+    /// # Panics
+    /// When it cannot be installed; every test then fails with the reason.
+    #[expect(clippy::panic, reason = "called by tests only, which have no other way to fail")]
+    pub fn enter() -> (&'static Self, MutexGuard<'static, ()>) {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        match WORLD.get_or_init(|| Self::install().map_err(|error| format!("{error:#}"))) {
+            Ok(world) => {
+                if let Err(error) = world.calm() {
+                    panic!("the cells did not come to rest before this test: {error:#}");
+                }
+                (world, turn)
+            }
+            Err(error) => panic!("no world to test in: {error}"),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the time to three ready cells is one of the figures promised")]
+    fn install() -> Result<Self> {
+        let path = |name: &str| env::var_os(name).map(PathBuf::from).with_context(|| format!("{name} is not set; run `cargo xtask test`"));
+        let mut world = Self {
+            cluster: env::var("BULKHEAD_CLUSTER").context("BULKHEAD_CLUSTER is not set; run `cargo xtask test`")?,
+            kubectl: path("BULKHEAD_KUBECTL")?,
+            helm: path("BULKHEAD_HELM")?,
+            xtask: path("BULKHEAD_XTASK")?,
+            root: Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the crate lies in the workspace")?.to_owned(),
+            time_to_ready: Duration::ZERO,
+        };
+        world.helm(&["upgrade", "--install", "bulkhead-crds", "charts/bulkhead-crds", "-n", SYSTEM, "--create-namespace"])?;
+        world.install_bulkhead()?;
+        let start = Instant::now();
+        world.kubectl(&["apply", "-f", "examples/"])?;
+        world.kubectl(&["wait", "--for=condition=Ready", "cell", "--all", "--timeout=120s"])?;
+        eventually(Duration::from_secs(60), || world.all_serving(&["payments-a", "payments-b", "payments-c"]))?;
+        world.time_to_ready = start.elapsed();
+        Ok(world)
+    }
+
+    /// `helm upgrade --install` of the main chart with the images of this tree.
+    ///
+    /// # Errors
+    /// With helm's own words.
+    pub fn install_bulkhead(&self) -> Result<String> {
+        self.helm(&[
+            "upgrade", "--install", "bulkhead", "charts/bulkhead", "-n", SYSTEM, "--create-namespace", "--wait", "--timeout", "120s",
+            "--set", "image.registry=localhost/bulkhead", "--set", "image.tag=dev",
+        ])
+    }
+
+    /// Waits until every example cell is ready with its whole weight, so that a test starts from rest.
+    fn calm(&self) -> Result<()> {
+        eventually(Duration::from_secs(90), || {
+            for cell in ["payments-a", "payments-b", "payments-c"] {
+                let object = self.json(&["get", "cell", cell])?;
+                ensure!(condition(&object, "Ready") == "True", "{cell} is not Ready");
+                ensure!(object.pointer("/status/effectiveWeight") == Some(&Value::from(100)), "{cell} is not at full weight");
+            }
+            let shifts = self.json(&["get", "trafficshifts"])?;
+            ensure!(shifts.pointer("/items").and_then(Value::as_array).is_some_and(Vec::is_empty), "a TrafficShift is left");
+            Ok(())
+        })
+    }
+
+    /// Whether every one of these cells is `Serving`.
+    ///
+    /// # Errors
+    /// Names the first that is not.
+    pub fn all_serving(&self, cells: &[&str]) -> Result<()> {
+        for cell in cells {
+            self.expect_condition(cell, "Serving", "True")?;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the cell's condition has another status, with its reason and message.
+    pub fn expect_condition(&self, cell: &str, r#type: &str, status: &str) -> Result<()> {
+        let object = self.json(&["get", "cell", cell])?;
+        let found = condition(&object, r#type);
+        ensure!(found == status, "{cell}: {type} is {found:?}, not {status}: {}", object.pointer("/status/conditions").unwrap_or(&Value::Null));
+        Ok(())
+    }
+
+    /// Runs kubectl in the root of the tree and returns what it printed.
+    ///
+    /// # Errors
+    /// With kubectl's own words.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        said(self.command(&self.kubectl, args).output(), "kubectl", args)
+    }
+
+    /// Applies a document from memory.
+    ///
+    /// # Errors
+    /// With kubectl's own words.
+    pub fn apply(&self, document: &str) -> Result<String> {
+        self.feed(&["apply", "-f", "-"], document)
+    }
+
+    /// Runs kubectl with a document on its standard input.
+    ///
+    /// # Errors
+    /// With kubectl's own words.
+    pub fn feed(&self, args: &[&str], document: &str) -> Result<String> {
+        use std::io::Write as _;
+        use std::process::Stdio;
+        let mut child = self
+            .command(&self.kubectl, args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("kubectl does not start")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(document.as_bytes()).context("kubectl does not read its input")?;
+        }
+        said(child.wait_with_output(), "kubectl", args)
+    }
+
+    /// `kubectl ARGS -o json`.
+    ///
+    /// # Errors
+    /// With kubectl's own words.
+    pub fn json(&self, args: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[args, &["-o", "json"]].concat())?;
+        serde_json::from_str(&text).context("kubectl did not print JSON")
+    }
+
+    /// A merge patch of an object.
+    ///
+    /// # Errors
+    /// With kubectl's own words.
+    pub fn patch(&self, kind: &str, name: &str, patch: &str) -> Result<String> {
+        self.kubectl(&["patch", kind, name, "--type", "merge", "-p", patch])
+    }
+
+    /// # Errors
+    /// With helm's own words.
+    pub fn helm(&self, args: &[&str]) -> Result<String> {
+        said(self.command(&self.helm, args).output(), "helm", args)
+    }
+
+    /// `xtask cluster VERB --name THIS ARGS`.
+    ///
+    /// # Errors
+    /// With its own words.
+    pub fn cluster(&self, verb: &str, args: &[&str]) -> Result<String> {
+        let args = [&["cluster", verb, "--name", &self.cluster], args].concat();
+        said(self.command(&self.xtask, &args).output(), "xtask", &args)
+    }
+
+    fn command(&self, program: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(&self.root);
+        command
+    }
+}
+
+fn said(output: std::io::Result<Output>, program: &str, args: &[&str]) -> Result<String> {
+    let output = output.with_context(|| format!("{program} does not start"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!("{program} {} failed: {}{stdout}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(stdout)
+}
+
+/// Status of an object's condition; empty when it was never stated.
+pub fn condition<'a>(object: &'a Value, r#type: &str) -> &'a str {
+    field(object, r#type, "status")
+}
+
+/// Reason of an object's condition; empty when it was never stated.
+pub fn reason<'a>(object: &'a Value, r#type: &str) -> &'a str {
+    field(object, r#type, "reason")
+}
+
+fn field<'a>(object: &'a Value, r#type: &str, field: &str) -> &'a str {
+    object
+        .pointer("/status/conditions")
+        .and_then(Value::as_array)
+        .and_then(|conditions| conditions.iter().find(|condition| condition.get("type").and_then(Value::as_str) == Some(r#type)))
+        .and_then(|condition| condition.get(field))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
