@@ -1,1 +1,17 @@
-//! Placeholder.
+//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector, the clock. Nothing here
+//! knows of cells, routers or Kubernetes.
+
+pub mod admin;
+pub mod clock;
+pub mod connect;
+pub mod logs;
+pub mod metrics;
+pub mod readiness;
+pub mod shutdown;
+
+pub use admin::Admin;
+pub use clock::Monotonic;
+pub use connect::Connector;
+pub use logs::{LogArgs, LogGuard};
+pub use readiness::{Gate, Readiness};
+pub use shutdown::Shutdown;

@@ -1,0 +1,156 @@
+//! The one kind of connection between routers, operator and cell-runtimes, so that mutual TLS has one place to
+//! arrive in. Which address to connect to, and when to try again, is the caller's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Body;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Makes connections, all in the same way.
+#[derive(Clone, Debug, Default)]
+pub struct Connector(());
+
+impl Connector {
+    /// Plain TCP.
+    pub fn plain() -> Self {
+        Self(())
+    }
+
+    /// Connects, with Nagle's algorithm off.
+    ///
+    /// # Errors
+    /// What the kernel said, or `TimedOut` after `timeout`.
+    pub async fn connect(&self, address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
+        let connected = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
+        let stream = connected.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} within {timeout:?}"))
+        })??;
+        stream.set_nodelay(true)?;
+        Ok(Stream::Plain(stream))
+    }
+}
+
+/// Speaks HTTP/1.1 as a client. The connection is driven by a task of its own, which ends with the connection;
+/// dropping the sender and the answer's body closes it.
+///
+/// # Errors
+/// When hyper refuses the connection.
+pub async fn http1<B>(stream: Stream) -> hyper::Result<SendRequest<B>>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection ended with an error");
+        }
+    });
+    Ok(sender)
+}
+
+/// A connection, whatever protects it.
+#[derive(Debug)]
+pub enum Stream {
+    Plain(TcpStream),
+}
+
+impl Stream {
+    /// # Errors
+    /// When the connection is gone.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.local_addr(),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_go_both_ways_without_delay() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let address = listener.local_addr().expect("is bound");
+        let mut client = Connector::plain().connect(address, Duration::from_secs(5)).await.expect("connects");
+        let Stream::Plain(inner) = &client;
+        assert!(inner.nodelay().expect("is connected"));
+        let (mut server, _) = listener.accept().await.expect("accepts");
+        client.write_all(b"ping").await.expect("writes");
+        let mut buffer = [0; 4];
+        server.read_exact(&mut buffer).await.expect("reads");
+        server.write_all(&buffer).await.expect("writes");
+        client.read_exact(&mut buffer).await.expect("reads");
+        assert_eq!(&buffer, b"ping");
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_refused_at_once() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let address = listener.local_addr().expect("is bound");
+        drop(listener);
+        let error =
+            Connector::plain().connect(address, Duration::from_secs(5)).await.expect_err("is refused");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
