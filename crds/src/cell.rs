@@ -17,7 +17,6 @@ use crate::names;
     version = "v1alpha1",
     kind = "Cell",
     plural = "cells",
-    shortname = "cell",
     category = "bulkhead",
     status = "CellStatus",
     derive = "PartialEq",
@@ -48,7 +47,7 @@ use crate::names;
 )]
 #[x_kube(
     cel,
-    validation = Rule::new("has(self.template) != has(self.endpoints)")
+    validation = Rule::new("has(self.template) != (has(self.endpoints) && size(self.endpoints) > 0)")
         .message("set either template (a cell in this cluster) or endpoints (a cell that runs elsewhere), not both and not neither"),
     validation = Rule::new("(has(self.placement) && has(self.placement.region) ? self.placement.region : '') == (has(oldSelf.placement) && has(oldSelf.placement.region) ? oldSelf.placement.region : '')")
         .message("placement.region cannot be changed: a cell never moves between regions; make a new Cell there"),
@@ -124,11 +123,11 @@ pub enum DeletionPolicy {
 pub struct Placement {
     /// Value of the node label `topology.kubernetes.io/region`. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub region: Option<String>,
     /// Value of the node label `topology.kubernetes.io/zone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub zone: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::schema::label_map")]
@@ -143,7 +142,16 @@ pub struct Placement {
 }
 
 /// A pod's toleration, as in the core API.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.operator) || self.operator != 'Exists' || !has(self.value) || self.value == ''")
+        .message("a toleration with operator Exists has no value; remove value, or use operator Equal"),
+    validation = Rule::new("(has(self.key) && self.key != '') || (has(self.operator) && self.operator == 'Exists')")
+        .message("a toleration without key needs operator Exists; it then tolerates every taint"),
+    validation = Rule::new("!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')")
+        .message("tolerationSeconds needs effect NoExecute"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Toleration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,15 +200,15 @@ pub struct Capacity {
 #[serde(rename_all = "camelCase")]
 pub struct Quota {
     /// Sum of CPU requests and limits, a Kubernetes quantity such as `8` or `500m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::quantity::read", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::quantity")]
     pub cpu: Option<String>,
     /// Sum of memory requests and limits, a Kubernetes quantity such as `16Gi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::quantity::read", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::quantity")]
     pub memory: Option<String>,
     /// Number of pods, the two of the cell-runtime among them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::quantity::read", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::quantity")]
     pub pods: Option<String>,
 }

@@ -11,6 +11,7 @@ pub mod duration;
 pub mod manifest;
 pub mod names;
 pub mod policy;
+mod quantity;
 pub mod router;
 mod schema;
 pub mod shift;

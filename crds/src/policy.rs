@@ -38,7 +38,7 @@ use crate::duration::Duration;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Shares", type_ = "string", json_path = ".status.rules[*].shares[*]", priority = 1)
+    printcolumn(name = "Shares", type_ = "string", json_path = ".status.rules[*].shares", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingPolicySpec {
@@ -74,6 +74,8 @@ pub struct ParentRef {
     cel,
     validation = Rule::new("!self.owner || size(self.groups) == 1")
         .message("owner: true names one owning cell per key, so it takes exactly one group"),
+    validation = Rule::new("!has(self.key) || [has(self.key.header), has(self.key.query), has(self.key.jsonPointer), has(self.key.attribute)].filter(x, x).size() == 1")
+        .message("key names exactly one source: header, query, jsonPointer or attribute; leave key out to use the transaction's id"),
     validation = Rule::new("!self.owner || has(self.key)")
         .message("owner: true needs a key: without one there is nothing that a cell could own"),
 )]
@@ -117,7 +119,7 @@ pub struct Match {
     cel,
     validation = Rule::new("[has(self.header), has(self.query), has(self.jsonPointer), has(self.attribute)].filter(x, x).size() == 1")
         .message("name exactly one source: header, query, jsonPointer or attribute"),
-    validation = Rule::new("[has(self.exact), has(self.prefix), has(self.suffix), has(self.range), has(self.in)].filter(x, x).size() == 1")
+    validation = Rule::new("[has(self.exact), has(self.prefix), has(self.suffix), has(self.range), has(self.__in__) && size(self.__in__) > 0].filter(x, x).size() == 1")
         .message("name exactly one comparison: exact, prefix, suffix, range or in"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -142,11 +144,16 @@ pub struct MatchCondition {
 }
 
 /// Decimal numbers of at most 38 digits, both ends included. A value that is no such number does not match.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("size(self.from) != size(self.to) || self.from <= self.to")
+        .message("range.from is greater than range.to, so nothing could match; swap them"),
+)]
 pub struct Range {
-    #[schemars(regex(pattern = "^[0-9]{1,38}$"))]
+    #[schemars(length(max = 38), regex(pattern = "^[0-9]{1,38}$"))]
     pub from: String,
-    #[schemars(regex(pattern = "^[0-9]{1,38}$"))]
+    #[schemars(length(max = 38), regex(pattern = "^[0-9]{1,38}$"))]
     pub to: String,
 }
 
@@ -211,6 +218,10 @@ fn default_cell_weight() -> u32 {
 
 /// When a transaction that failed in one cell is tried in another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "duration(self.deadline) > duration('0s')", "message": "restart.deadline must be longer than 0s"},
+    {"rule": "!has(self.perAttempt) || duration(self.perAttempt) > duration('0s')", "message": "restart.perAttempt must be longer than 0s; leave it out to give every attempt the whole deadline"}
+]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Restart {
     pub policy: RestartPolicy,
@@ -260,6 +271,9 @@ pub enum TooLarge {
 
 /// How a cell that was out comes back: not at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "self.steps.isSorted() && self.steps.exists(s, s == 100)", "message": "failback.steps must rise and end with 100, such as [5, 25, 50, 100]"}
+]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failback {
     /// How long the cell must have been ready before it gets anything.
@@ -316,7 +330,7 @@ pub struct ParentStatus {
 }
 
 /// Where a rule's traffic goes now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleStatus {
     #[schemars(length(max = 63))]
@@ -324,5 +338,6 @@ pub struct RuleStatus {
     /// `CELL=PERCENT` for each cell with a share, such as `payments-a=80.0%`.
     #[serde(default)]
     #[schemars(length(max = 512), inner(length(max = 80)))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub shares: Vec<String>,
 }

@@ -26,7 +26,10 @@ use crate::duration::Duration;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 63")
+        .message("metadata.name must be at most 63 characters: the pods of the router carry it as a label")
+        .optional_old_self(true)
 )]
 #[x_kube(
     cel,
@@ -78,6 +81,9 @@ pub enum Protocol {
 
 /// Past any of these the router refuses at once, with a reason; it never queues without bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "[self.headerTimeout, self.bodyTimeout, self.idleTimeout].all(t, duration(t) > duration('0s'))", "message": "headerTimeout, bodyTimeout and idleTimeout must be longer than 0s"}
+]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
     /// Open client connections on this listener of one router process.

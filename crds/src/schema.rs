@@ -9,6 +9,7 @@ pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-int-or-string": true,
         "pattern": "^([0-9]+(\\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
         "maxLength": 32,
+        "minimum": 0,
     })
 }
 
@@ -18,7 +19,12 @@ pub(crate) fn byte_size(_: &mut SchemaGenerator) -> Schema {
 }
 
 pub(crate) fn date_time(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "format": "date-time", "maxLength": 40})
+    json_schema!({
+        "type": "string",
+        "format": "date-time",
+        "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$",
+        "maxLength": 40,
+    })
 }
 
 pub(crate) fn scalar(_: &mut SchemaGenerator) -> Schema {
@@ -41,11 +47,16 @@ pub(crate) fn label_map(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": 32,
-        "additionalProperties": {"type": "string", "maxLength": 63},
+        "additionalProperties": {
+            "type": "string",
+            "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+            "maxLength": 63,
+        },
     })
 }
 
-/// Whole Kubernetes objects; the API server checks that each has `apiVersion`, `kind` and legal metadata.
+/// Whole Kubernetes objects. Not `x-kubernetes-embedded-resource`: that checks labels before anything is substituted,
+/// and would refuse `${values.tier}` in one.
 pub(crate) fn embedded_objects(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -53,8 +64,18 @@ pub(crate) fn embedded_objects(_: &mut SchemaGenerator) -> Schema {
         "maxItems": 128,
         "items": {
             "type": "object",
+            "required": ["apiVersion", "kind", "metadata"],
             "x-kubernetes-preserve-unknown-fields": true,
-            "x-kubernetes-embedded-resource": true,
+            "properties": {
+                "apiVersion": {"type": "string", "minLength": 1, "maxLength": 317},
+                "kind": {"type": "string", "minLength": 1, "maxLength": 63},
+                "metadata": {
+                    "type": "object",
+                    "required": ["name"],
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}},
+                },
+            },
         },
     })
 }
@@ -72,9 +93,11 @@ fn visit(value: &mut Value) {
         Value::Object(object) => {
             signed_integers(object);
             optional_enum(object);
+            null_is_absent(object);
             object.values_mut().for_each(visit);
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        Value::Number(number) => whole_number(number),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 
@@ -90,7 +113,7 @@ fn signed_integers(object: &mut Map<String, Value>) {
     object.entry("maximum").or_insert(if format == "int32" { json!(u16::MAX) } else { json!(u32::MAX) });
 }
 
-/// `Option<Enum>` derives as `anyOf` with a null branch, which is not structural; null and absent are the same to us.
+/// `Option<Enum>` derives as `anyOf` with a null branch, which is not structural.
 fn optional_enum(object: &mut Map<String, Value>) {
     let is_null = |branch: &Value| branch.get("enum") == Some(&json!([null]));
     let Some(Value::Array(branches)) = object.get("anyOf") else { return };
@@ -102,5 +125,28 @@ fn optional_enum(object: &mut Map<String, Value>) {
     for (key, value) in kept {
         object.entry(key).or_insert(value);
     }
-    object.insert("nullable".to_owned(), json!(true));
+}
+
+/// Unset, null and empty mean the same. The API server drops a null, or puts the default in its place, where the
+/// schema does not say `nullable`; where it does, the null stays and `has()` holds for it.
+fn null_is_absent(object: &mut Map<String, Value>) {
+    if object.get("nullable").is_some_and(Value::is_boolean) {
+        object.remove("nullable");
+    }
+    if let Some(Value::Array(values)) = object.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if object.get("default").is_some_and(|default| default.is_null() || *default == json!([])) {
+        object.remove("default");
+    }
+}
+
+/// Limits derive as floating point; `100.0` reads as if half a percent could be meant.
+fn whole_number(number: &mut serde_json::Number) {
+    if let Some(float) = number.as_f64().filter(|_| number.is_f64())
+        && float.fract() == 0.0
+        && float.abs() < 9e15
+    {
+        *number = serde_json::Number::from(float as i64);
+    }
 }

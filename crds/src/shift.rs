@@ -48,6 +48,8 @@ use crate::policy::CellWeight;
         .message("expiresAt is needed, so that no shift is forgotten; only the operator's own shifts have no end"),
     validation = Rule::new("self.owner == oldSelf.owner && (has(self.cell) ? self.cell : '') == (has(oldSelf.cell) ? oldSelf.cell : '')")
         .message("owner and cell cannot be changed; make a new TrafficShift"),
+    validation = Rule::new("has(self.policy) == has(oldSelf.policy) && (!has(self.policy) || self.policy == oldSelf.policy)")
+        .message("policy cannot be changed; make a new TrafficShift"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficShiftSpec {

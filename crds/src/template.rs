@@ -28,7 +28,10 @@ use crate::duration::Duration;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 50")
+        .message("metadata.name must be at most 50 characters: the names and labels of revisions are made from it")
+        .optional_old_self(true)
 )]
 #[x_kube(
     cel,
@@ -146,7 +149,11 @@ pub enum EntryProtocol {
     Http1,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("duration(self.timeout) > duration('0s')").message("timeout must be longer than 0s"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
     #[schemars(length(min = 1, max = 63))]
