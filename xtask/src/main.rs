@@ -1,3 +1,174 @@
-//! Placeholder.
+//! The command line of the project's chores. What they do is in the library.
 
-fn main() {}
+#![expect(clippy::print_stdout, reason = "a command line answers on its standard output")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use xtask::cluster::layout::ClusterName;
+use xtask::cluster::state::{Provider, State};
+use xtask::cluster::{self, Wanted, down, outside, status};
+use xtask::{images, progress};
+
+/// Chores of the Bulkhead repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// A Kubernetes on this machine, without Docker.
+    #[command(subcommand)]
+    Cluster(Cluster),
+    /// Static programs, packed into images without Docker.
+    Images(Images),
+}
+
+#[derive(Subcommand)]
+enum Cluster {
+    /// Make the cluster, or start what is missing of it; prints what to put into the shell's environment.
+    Up {
+        #[command(flatten)]
+        which: Which,
+        /// Nodes, 1 to 20; 2 for a new cluster.
+        #[arg(long)]
+        nodes: Option<u8>,
+        /// Who runs the nodes.
+        #[arg(long, value_enum, default_value_t)]
+        provider: Provider,
+        /// Install missing packages without asking.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Remove the cluster and everything it made.
+    Down(Which),
+    /// How the cluster is; the exit status is 1 when something of it does not run.
+    Status {
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Where the cluster's kubeconfig is.
+    Kubeconfig(Which),
+    /// Load archives of images into every node.
+    Load {
+        #[command(flatten)]
+        which: Which,
+        /// Archives, as `cargo xtask images` makes them.
+        #[arg(required = true)]
+        archives: Vec<PathBuf>,
+    },
+    /// Stop a node as if it lost power.
+    StopNode(OneNode),
+    /// Start a stopped node again.
+    StartNode(OneNode),
+    /// Stop the API server.
+    StopApiserver(Which),
+    /// Start the API server again and wait until it is ready.
+    StartApiserver(Which),
+    /// Answer for the world outside the cluster, in the network namespace made for it.
+    #[command(hide = true)]
+    OutsideServer,
+}
+
+#[derive(Args)]
+struct Which {
+    /// The cluster's name.
+    #[arg(long, default_value = "dev")]
+    name: ClusterName,
+}
+
+#[derive(Args)]
+struct OneNode {
+    #[command(flatten)]
+    which: Which,
+    /// The node's number, counted from 1.
+    node: u8,
+}
+
+#[derive(Args)]
+struct Images {
+    /// The cargo profile: `release`, or `fast` while working on the code.
+    #[arg(long, default_value = "release")]
+    profile: String,
+    /// The images' tag.
+    #[arg(long, default_value = "dev")]
+    tag: String,
+    /// Load them into this cluster as well.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "dev")]
+    load: Option<ClusterName>,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().chore) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<ExitCode> {
+    match chore {
+        Chore::Cluster(chore) => cluster(chore),
+        Chore::Images(chore) => build_images(&chore).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn cluster(chore: Cluster) -> Result<ExitCode> {
+    match chore {
+        Cluster::Up { which, nodes, provider, yes } => {
+            let state = cluster::up(&Wanted { name: which.name, nodes, provider, yes })?;
+            println!("export KUBECONFIG={}", state.kubeconfig().display());
+            if provider == Provider::Local {
+                println!("export PATH={}:$PATH", state.path("bin").display());
+            }
+        }
+        Cluster::Down(which) => {
+            progress::step(&format!("removing cluster {}", which.name), || down::down(&which.name))?
+        }
+        Cluster::Status { which, json } => return show_status(&which.name, json),
+        Cluster::Kubeconfig(which) => {
+            let state = State::of(&which.name)?;
+            state.existing()?;
+            println!("{}", state.kubeconfig().display());
+        }
+        Cluster::Load { which, archives } => cluster::load(&which.name, &archives)?,
+        Cluster::StopNode(one) => cluster::switch_node(&one.which.name, one.node, false)?,
+        Cluster::StartNode(one) => cluster::switch_node(&one.which.name, one.node, true)?,
+        Cluster::StopApiserver(which) => cluster::switch_api_server(&which.name, false)?,
+        Cluster::StartApiserver(which) => cluster::switch_api_server(&which.name, true)?,
+        Cluster::OutsideServer => outside::serve()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_status(name: &ClusterName, json: bool) -> Result<ExitCode> {
+    let status = status::of(name)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", status.text());
+    }
+    Ok(if status.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn build_images(wanted: &Images) -> Result<()> {
+    let built = images::build(&wanted.profile, &wanted.tag)?;
+    for image in &built {
+        println!("{}  {}  {}", image.name, image.digest, image.archive.display());
+    }
+    if let Some(name) = &wanted.load {
+        let archives: Vec<_> = built.into_iter().map(|image| image.archive).collect();
+        cluster::load(name, &archives)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Removes everything of a cluster and nothing else. It asks the machine what is there rather than the
+//! cluster's records, so that it works after a crash half way, and when the folder is gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use nix::mount::{MntFlags, umount2};
+
+use super::layout::ClusterName;
+use super::processes::{self, Processes};
+use super::state::{Provider, State};
+use super::{cgroups, kind};
+use crate::command::{command, output, succeeds};
+
+/// Removes the cluster. One that does not exist is fine.
+///
+/// # Errors
+/// When something of it stays; all other parts are removed nevertheless as far as they can be.
+pub fn down(name: &ClusterName) -> Result<()> {
+    let state = State::of(name)?;
+    // A damaged record is no reason to leave the rest behind.
+    if let Ok(Some(record)) = state.record()
+        && record.provider == Provider::Kind
+    {
+        kind::down(name)?;
+        return remove_folder(state.folder());
+    }
+    let marked = Processes::of(&state);
+    // Kubelets first, or they would start again what is ended next.
+    for process in marked.names().iter().filter(|process| process.starts_with("kubelet")) {
+        marked.kill(process)?;
+    }
+    let groups = cgroups::of(name);
+    cgroups::end(&groups)?;
+    // A process that was just being started may slip through the first sweep.
+    for _ in 0..2 {
+        processes::end(&marked.marked())?;
+    }
+    cgroups::end(&groups)?;
+    unmount(state.folder())?;
+    remove_links(name)?;
+    remove_namespaces(name)?;
+    cgroups::remove(&groups)?;
+    remove_traces(name, state.folder());
+    remove_folder(state.folder())
+}
+
+/// Deepest first, since one may lie on another.
+fn unmount(folder: &Path) -> Result<()> {
+    let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the table of mounts")?;
+    for point in mounts_under(&table, folder).into_iter().rev() {
+        umount2(&point, MntFlags::MNT_DETACH)
+            .with_context(|| format!("cannot unmount {}", point.display()))?;
+    }
+    Ok(())
+}
+
+fn mounts_under(table: &str, folder: &Path) -> Vec<PathBuf> {
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    // The kernel writes blanks in paths as octal escapes.
+    let paths = points.map(|point| PathBuf::from(point.replace("\\040", " ")));
+    paths.filter(|path| path.starts_with(folder)).collect()
+}
+
+/// The machine's leg; its routes go with it.
+fn remove_links(name: &ClusterName) -> Result<()> {
+    let leg = name.interface();
+    if succeeds(&mut command("ip", ["link", "show", &leg])) {
+        output(&mut command("ip", ["link", "delete", &leg]))?;
+    }
+    Ok(())
+}
+
+fn remove_namespaces(name: &ClusterName) -> Result<()> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    for namespace in names.filter(|namespace| name.owns_namespace(namespace)) {
+        output(&mut command("ip", ["netns", "delete", &namespace]))?;
+    }
+    Ok(())
+}
+
+/// What programs leave in places that they share with others: results of network plugins, and links to
+/// pods' logs. Nothing depends on them, so failures are of no interest.
+fn remove_traces(name: &ClusterName, folder: &Path) {
+    for entry in fs::read_dir("/var/lib/cni/results").into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|file| name.owns_network_result(file)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    for entry in fs::read_dir("/var/log/containers").into_iter().flatten().flatten() {
+        if fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(folder)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mounts_inside_the_folder_are_found() {
+        let table = "22 1 0:20 / /a/dev rw - tmpfs t rw\n\
+                     23 22 0:21 / /a/dev/x\\040y rw - tmpfs t rw\n\
+                     24 1 0:22 / /a/dev2 rw - tmpfs t rw\n";
+        let found = mounts_under(table, Path::new("/a/dev"));
+        assert_eq!(found, [PathBuf::from("/a/dev"), PathBuf::from("/a/dev/x y")]);
+    }
+}

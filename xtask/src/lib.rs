@@ -1,0 +1,10 @@
+//! What people and CI run around the code: a local Kubernetes and the images that go into it. Nothing of
+//! the product depends on this crate.
+
+pub mod clock;
+pub mod cluster;
+pub mod command;
+pub mod images;
+pub mod packages;
+pub mod progress;
+pub mod tarball;
