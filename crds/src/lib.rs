@@ -5,6 +5,8 @@
 // what `KubeSchema` derives.
 #![allow(clippy::duplicated_attributes, unreachable_pub)]
 
+#[cfg(test)]
+mod blessed;
 pub mod cell;
 pub mod condition;
 pub mod duration;

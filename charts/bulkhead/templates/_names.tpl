@@ -1,0 +1,77 @@
+{{/* Names and labels that several templates share. */}}
+
+{{- define "bulkhead.name" -}}
+{{- if contains "bulkhead" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-bulkhead" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "bulkhead.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: bulkhead
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: bulkhead
+{{- end }}
+
+{{/* The labels that pick the operator's pods. */}}
+{{- define "bulkhead.operator" -}}
+app.kubernetes.io/name: bulkhead
+app.kubernetes.io/instance: {{ .Release.Name }}
+bulkhead.dev/component: operator
+{{- end }}
+
+{{/* The labels that pick the routers' pods. */}}
+{{- define "bulkhead.router" -}}
+app.kubernetes.io/name: bulkhead
+app.kubernetes.io/instance: {{ .Release.Name }}
+bulkhead.dev/component: router
+bulkhead.dev/router: {{ .Values.router.name }}
+{{- end }}
+
+{{/* An image's full name; takes (list $ IMAGE). */}}
+{{- define "bulkhead.image" -}}
+{{- $root := index . 0 }}{{- $image := index . 1 -}}
+{{ trimSuffix "/" $root.Values.image.registry }}/{{ $image.repository }}:{{ $image.tag | default $root.Values.image.tag | default $root.Chart.AppVersion }}
+{{- end }}
+
+{{/* What every pod of this chart has in common. */}}
+{{- define "bulkhead.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "bulkhead.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Keep pods apart where the cluster is large enough; takes (list $ SELECTOR). */}}
+{{- define "bulkhead.spread" -}}
+{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include (index $ 1) (index $ 0) | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{/* Egress to the API server, as a NetworkPolicy rule. */}}
+{{- define "bulkhead.apiServer" -}}
+- ports:
+  {{- range .Values.apiServer.ports }}
+  - {port: {{ int . }}, protocol: TCP}
+  {{- end }}
+  {{- with .Values.apiServer.cidrs }}
+  to:
+  {{- range . }}
+  - ipBlock: {cidr: {{ . | quote }}}
+  {{- end }}
+  {{- end }}
+{{- end }}
