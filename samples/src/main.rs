@@ -1,3 +1,83 @@
-//! Placeholder.
+//! The flags of `bulkhead-samples`, and what it prints. Everything that works is in the library.
 
-fn main() {}
+#![allow(clippy::print_stdout, reason = "what probes and load find is this program's output")]
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bulkhead_process::{LogArgs, Shutdown, logs};
+use bulkhead_samples::load::{self, LoadArgs};
+use bulkhead_samples::probe::{self, ProbeArgs};
+use bulkhead_samples::workload::{Config, Workload};
+use clap::{Args, Parser, Subcommand};
+use tokio::net::TcpListener;
+
+/// Sample service, load generator and wall probes.
+#[derive(Parser)]
+#[command(name = "bulkhead-samples", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A service that answers any path with JSON about the request.
+    Workload(WorkloadArgs),
+    /// Tries whether something can be reached; prints OPEN or BLOCKED and exits with 0 or 1.
+    Probe(ProbeArgs),
+    /// Sends requests at a constant rate, whatever becomes of them.
+    Load(LoadArgs),
+}
+
+#[derive(Args)]
+struct WorkloadArgs {
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    config: Config,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let _log = logs::init(&arguments.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(arguments.command))
+}
+
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Workload(arguments) => {
+            let shutdown = Shutdown::on_signals()?;
+            let listener = TcpListener::bind(arguments.listen)
+                .await
+                .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+            tracing::info!(address = %listener.local_addr()?, name = arguments.config.name, "serving");
+            Workload::new(arguments.config).serve(listener, shutdown).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Probe(arguments) => match probe::run(arguments).await? {
+            Ok(seen) => {
+                println!("OPEN {seen}");
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(reason) => {
+                println!("BLOCKED {reason}");
+                Ok(ExitCode::FAILURE)
+            }
+        },
+        Command::Load(arguments) => {
+            let (json, plan) = (arguments.json, arguments.plan()?);
+            let report = load::run(plan, Shutdown::on_signals()?).await;
+            if json {
+                println!("{}", serde_json::to_string(&report)?);
+            } else {
+                print!("{report}");
+            }
+            Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+    }
+}
