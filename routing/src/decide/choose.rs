@@ -1,0 +1,220 @@
+//! Choosing group and cell of a rule by health, weights and the ramp.
+
+use std::cmp::Ordering;
+
+use bulkhead_protocol::Reason;
+
+use super::hash::score;
+use super::{CellStates, CellView, Choice, Key, Refusal};
+use crate::health::ramp;
+use crate::table::{CellIndex, GroupCell, Rule};
+
+/// Cells whose ages differ by no more than this came up together, and ramp as one: else the older by a moment would
+/// take everything at each step.
+const TOGETHER_MS: u64 = 2_000;
+
+/// The cell for that key. `tried` are those that this transaction was in already.
+///
+/// # Errors
+/// `AllDrained`, `NoHealthyCell` or `OwnerUnavailable`, with the rule.
+pub fn choose(
+    rule: &Rule,
+    key: Key,
+    states: &impl CellStates,
+    tried: &[CellIndex],
+) -> Result<Choice, Refusal> {
+    let scene = Scene::new(rule, states);
+    if rule.owner {
+        return scene.owner(key, tried);
+    }
+    let best = |group, warm| scene.best(group, key, tried, warm).map(|cell| Choice { cell, group });
+    let groups = 0..rule.groups.len();
+    (groups.clone().filter(|group| scene.is_healthy(*group)).find_map(|group| best(group, true)))
+        .or_else(|| groups.clone().find_map(|group| best(group, true)))
+        // Nothing but cells that are held down: better these than an error.
+        .or_else(|| groups.clone().find_map(|group| best(group, false)))
+        .ok_or_else(|| scene.refusal(tried))
+}
+
+/// The share of each cell of the rule in parts per million, in the order of cells; what no cell takes is missing from the sum.
+pub fn shares(rule: &Rule, states: &impl CellStates) -> Vec<(CellIndex, u32)> {
+    Scene::new(rule, states).shares()
+}
+
+/// A rule at one moment.
+pub(crate) struct Scene<'a, S> {
+    pub(crate) rule: &'a Rule,
+    states: &'a S,
+    shifted: Option<&'a [Vec<u32>]>,
+}
+
+/// Health of one group, in policy weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupHealth {
+    /// Of cells that are not drained.
+    pub(crate) wanted: u64,
+    /// Of these, of cells that are in and not held down.
+    pub(crate) is_in: u64,
+}
+
+impl<'a, S: CellStates> Scene<'a, S> {
+    pub(crate) fn new(rule: &'a Rule, states: &'a S) -> Self {
+        let shifted = if rule.shifts.is_empty() { None } else { rule.shifted_weights(states.now_unix_ms()) };
+        Self { rule, states, shifted }
+    }
+
+    /// Each cell of the group with its policy weight after shifts and, where it exists, its state.
+    pub(crate) fn cells(
+        &self,
+        group: usize,
+    ) -> impl Iterator<Item = (&'a GroupCell, u32, Option<CellView>)> + '_ {
+        let shifted = self.shifted.and_then(|weights| weights.get(group));
+        self.rule.groups[group].cells.iter().enumerate().map(move |(place, cell)| {
+            let weight = shifted.and_then(|weights| weights.get(place)).copied().unwrap_or(cell.weight);
+            (cell, weight, cell.cell.map(|index| self.states.state(index)))
+        })
+    }
+
+    /// Age of the cell that has been in longest; the others ramp beside it.
+    fn oldest(&self, group: usize) -> u64 {
+        let usable = self.cells(group).filter(|(_, weight, _)| *weight > 0).filter_map(|(_, _, view)| view);
+        usable.filter(CellView::is_usable).map(|view| view.ramp_age_ms).max().unwrap_or(0)
+    }
+
+    /// Percent of its weight that the cell gets.
+    pub(crate) fn ramp(&self, view: CellView, oldest: u64) -> u32 {
+        let age =
+            if oldest - view.ramp_age_ms.min(oldest) <= TOGETHER_MS { oldest } else { view.ramp_age_ms };
+        ramp(&self.rule.failback, age)
+    }
+
+    pub(crate) fn health(&self, group: usize) -> GroupHealth {
+        let oldest = self.oldest(group);
+        let mut health = GroupHealth::default();
+        for (_, weight, view) in self.cells(group) {
+            let Some(view) = view.filter(|view| !view.is_drained()) else { continue };
+            health.wanted += u64::from(weight);
+            if view.is_usable() && self.ramp(view, oldest) > 0 {
+                health.is_in += u64::from(weight);
+            }
+        }
+        health
+    }
+
+    pub(crate) fn is_healthy(&self, group: usize) -> bool {
+        let GroupHealth { wanted, is_in } = self.health(group);
+        let least = u64::from(self.rule.groups[group].min_healthy_percent);
+        is_in > 0 && is_in * 100 >= least * wanted
+    }
+
+    /// Each usable cell of the group with its weight in the rendezvous; with `warm`, after the ramp.
+    pub(crate) fn weights(
+        &self,
+        group: usize,
+        warm: bool,
+    ) -> impl Iterator<Item = (&'a GroupCell, CellIndex, u64)> + '_ {
+        let oldest = if warm { self.oldest(group) } else { 0 };
+        self.cells(group).filter_map(move |(cell, weight, view)| {
+            let view = view.filter(CellView::is_usable)?;
+            let percent = if warm { self.ramp(view, oldest) } else { 100 };
+            let product = u64::from(weight) * u64::from(view.weight) * u64::from(percent);
+            (product > 0).then_some((cell, cell.cell?, product))
+        })
+    }
+
+    fn best(&self, group: usize, key: Key, tried: &[CellIndex], warm: bool) -> Option<CellIndex> {
+        let candidates = self.weights(group, warm).filter(|(_, index, _)| !tried.contains(index));
+        least(candidates.map(|(cell, index, weight)| (score(key, cell.digest, weight), cell, index)))
+    }
+
+    /// Policy weights alone choose, over every cell named, existing or not: health must never move a key.
+    fn owner(&self, key: Key, tried: &[CellIndex]) -> Result<Choice, Refusal> {
+        let named = self.cells(0).filter(|(_, weight, _)| *weight > 0);
+        let scored = named.map(|(cell, weight, view)| {
+            (score(key, cell.digest, u64::from(weight)), cell, (&cell.name, cell.cell, view))
+        });
+        let Some((name, index, view)) = least(scored) else { return Err(self.refusal(tried)) };
+        let why = match (index, view) {
+            (Some(cell), Some(view)) if view.is_usable() && !tried.contains(&cell) => {
+                return Ok(Choice { cell, group: 0 });
+            }
+            (Some(_), Some(view)) if view.is_drained() => "is drained",
+            (Some(_), Some(view)) if view.is_in => "failed this transaction",
+            (Some(_), _) => "is out",
+            (None, _) => "does not exist",
+        };
+        let detail = format!("rule {}: cell {name} owns this key and {why}", self.rule.id);
+        Err(Refusal::new(Reason::OwnerUnavailable, detail))
+    }
+
+    fn refusal(&self, tried: &[CellIndex]) -> Refusal {
+        let id = &self.rule.id;
+        let all = || (0..self.rule.groups.len()).flat_map(|group| self.cells(group));
+        let wanted = |(_, weight, view): (&GroupCell, u32, Option<CellView>)| {
+            weight > 0 && view.is_some_and(|view| !view.is_drained())
+        };
+        if all().all(|(_, _, view)| view.is_none()) {
+            return Refusal::new(Reason::NoHealthyCell, format!("rule {id}: none of its cells exists"));
+        }
+        if !all().any(wanted) {
+            let detail = format!("rule {id}: every cell has weight 0, is drained or is disabled");
+            return Refusal::new(Reason::AllDrained, detail);
+        }
+        let detail = if tried.is_empty() {
+            format!("rule {id}: every cell that is not drained is out")
+        } else {
+            format!("rule {id}: no cell is left after {} tried", tried.len())
+        };
+        Refusal::new(Reason::NoHealthyCell, detail)
+    }
+
+    fn shares(&self) -> Vec<(CellIndex, u32)> {
+        let mut weights: Vec<(CellIndex, u64)> = Vec::new();
+        let mut total = 0;
+        if self.rule.owner {
+            for (cell, weight, view) in self.cells(0) {
+                total += u64::from(weight);
+                let usable = view.is_some_and(|view| view.is_usable());
+                weights.extend(cell.cell.map(|index| (index, if usable { u64::from(weight) } else { 0 })));
+            }
+        } else {
+            let groups = 0..self.rule.groups.len();
+            let serves = |group: &usize, warm| self.weights(*group, warm).next().is_some();
+            let chosen = (groups.clone().find(|group| self.is_healthy(*group)).map(|group| (group, true)))
+                .or_else(|| groups.clone().find(|group| serves(group, true)).map(|group| (group, true)))
+                .or_else(|| groups.clone().find(|group| serves(group, false)).map(|group| (group, false)));
+            let all = groups.flat_map(|group| &self.rule.groups[group].cells);
+            weights.extend(all.filter_map(|cell| cell.cell).map(|index| (index, 0)));
+            for (_, index, weight) in chosen.into_iter().flat_map(|(group, warm)| self.weights(group, warm)) {
+                total += weight;
+                weights.push((index, weight));
+            }
+        }
+        in_parts_per_million(weights, total)
+    }
+}
+
+fn in_parts_per_million(mut weights: Vec<(CellIndex, u64)>, total: u64) -> Vec<(CellIndex, u32)> {
+    weights.sort_unstable();
+    // The largest of a cell's entries is the last.
+    weights.reverse();
+    weights.dedup_by_key(|(index, _)| *index);
+    weights.reverse();
+    let (mut sum, mut given) = (0_u64, 0_u64);
+    let parts = weights.into_iter().map(|(index, weight)| {
+        sum += weight;
+        let upto = (u128::from(sum) * 1_000_000 / u128::from(total.max(1))) as u64;
+        let part = upto - given;
+        given = upto;
+        (index, part as u32)
+    });
+    parts.collect()
+}
+
+/// The item with the least score; of equals, the one whose name sorts first.
+fn least<'a, T>(scored: impl Iterator<Item = (f64, &'a GroupCell, T)>) -> Option<T> {
+    let before = |a: &(f64, &GroupCell, T), b: &(f64, &GroupCell, T)| {
+        a.0.total_cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)) == Ordering::Less
+    };
+    scored.reduce(|best, next| if before(&next, &best) { next } else { best }).map(|(_, _, item)| item)
+}

@@ -1,0 +1,292 @@
+//! One cell in one router, as a state machine: what its pods say and whether they are heard decides whether it is in.
+
+use std::sync::Arc;
+
+use bulkhead_protocol::HealthLine;
+use bulkhead_protocol::health::SILENCE;
+
+use crate::decide::CellView;
+use crate::table::Weight;
+
+/// How long a cell that was never heard may keep a router from being ready.
+pub(crate) const FIRST_ANSWER_MS: u64 = 1_000;
+
+/// An orchestrator pod of the cell, by whatever the router tells them apart with, such as its address.
+pub type Pod = Arc<str>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The pod is among the cell's endpoints now.
+    PodAdded(Pod),
+    /// The pod is no endpoint of the cell any more.
+    PodRemoved(Pod),
+    Verdict {
+        pod: Pod,
+        ready: bool,
+        reason: String,
+        ready_for_ms: u64,
+    },
+    Beat {
+        pod: Pod,
+        ready_for_ms: u64,
+    },
+    /// The reader of the stream gave the pod up; ticks find silence by themselves too.
+    Silence(Pod),
+    /// A connection to the pod was refused, for the stream or for a request.
+    Refused(Pod),
+    /// The stream ended. The pod keeps its verdict for as long as silence is borne, so that a stream may be opened anew.
+    StreamEnded(Pod),
+    /// Whether an operator's shift holds the cell at 0 ([`Weight::operator_shift`]).
+    OperatorShift(bool),
+    /// Time passes. `late_ms` is by how much this router's own timer was late, which is not held against the cell;
+    /// without `judge`, nothing is called silent.
+    Tick {
+        late_ms: u64,
+        judge: bool,
+    },
+}
+
+impl Event {
+    /// What a line of a pod's stream means.
+    pub fn from_line(pod: Pod, line: HealthLine) -> Self {
+        match line {
+            HealthLine::Verdict(verdict) => Self::Verdict {
+                pod,
+                ready: verdict.ready,
+                reason: verdict.reason,
+                ready_for_ms: verdict.ready_for_ms,
+            },
+            HealthLine::Beat(beat) => Self::Beat { pod, ready_for_ms: beat.ready_for_ms },
+        }
+    }
+}
+
+/// What a step changed, for metrics, logs and the request path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The cell gets new work from now on.
+    In,
+    /// The cell gets no new work from now on.
+    Out { reason: String },
+    /// The pods that may get work are others now; see [`State::usable_pods`].
+    PodsChanged,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No answer yet, since the router knows the cell.
+    Unheard,
+    In,
+    Out {
+        /// CamelCase word: what the orchestrator said, or `ConnectFailed`, `Silent`, `NoEndpoints`, `NoAnswer`.
+        reason: String,
+    },
+}
+
+/// Everything that one router knows of one cell's health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    known_since_ms: u64,
+    pods: Vec<PodHealth>,
+    standing: Standing,
+    /// When this router let the cell in again; none when it was in from the start.
+    let_in_ms: Option<u64>,
+    shifted: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PodHealth {
+    pod: Pod,
+    /// The last verdict: ready, or why not.
+    said: Option<Result<(), String>>,
+    heard_ms: u64,
+    /// Before 0 when the pod was ready before the clock began.
+    ready_since_ms: i64,
+    lost: Option<Lost>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    Silent,
+    Refused,
+}
+
+impl PodHealth {
+    fn new(pod: Pod, now_ms: u64) -> Self {
+        Self { pod, said: None, heard_ms: now_ms, ready_since_ms: 0, lost: None }
+    }
+
+    fn is_usable(&self) -> bool {
+        self.lost.is_none() && self.said == Some(Ok(()))
+    }
+
+    fn is_overdue(&self, now_ms: u64) -> bool {
+        self.lost.is_none()
+            && self.said.is_some()
+            && now_ms.saturating_sub(self.heard_ms) > SILENCE.as_millis() as u64
+    }
+
+    fn hear(&mut self, ready_for_ms: u64, now_ms: u64) {
+        self.heard_ms = now_ms;
+        self.lost = None;
+        let clamp = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
+        self.ready_since_ms = clamp(now_ms) - clamp(ready_for_ms);
+    }
+}
+
+impl State {
+    /// A cell that the router has just come to know. Times are milliseconds of one clock that never goes back.
+    pub fn new(now_ms: u64) -> Self {
+        Self {
+            known_since_ms: now_ms,
+            pods: Vec::new(),
+            standing: Standing::Unheard,
+            let_in_ms: None,
+            shifted: false,
+        }
+    }
+
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    pub fn is_in(&self) -> bool {
+        self.standing == Standing::In
+    }
+
+    /// `Ready` when in, else the word for why it is out.
+    pub fn reason(&self) -> &str {
+        match &self.standing {
+            Standing::Unheard => "NotHeardYet",
+            Standing::In => "Ready",
+            Standing::Out { reason } => reason,
+        }
+    }
+
+    /// Whether there is a first answer, or its time is over.
+    pub fn is_answered(&self) -> bool {
+        self.standing != Standing::Unheard
+    }
+
+    /// Pods that may get new work.
+    pub fn usable_pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.iter().filter(|pod| pod.is_usable()).map(|pod| &pod.pod)
+    }
+
+    /// When a pod of the cell that may get work was last heard; none when there is no such pod.
+    pub fn heard_ms(&self) -> Option<u64> {
+        self.pods.iter().filter(|pod| pod.is_usable()).map(|pod| pod.heard_ms).max()
+    }
+
+    /// Where the ramp begins on the clock of events, for those that keep it in an atomic: age is now less this.
+    pub fn ramp_start_ms(&self) -> i64 {
+        let usable = self.pods.iter().filter(|pod| pod.is_usable());
+        let ready = usable.map(|pod| pod.ready_since_ms).min().unwrap_or(i64::MIN);
+        let let_in = self.let_in_ms.map_or(i64::MIN, |time| i64::try_from(time).unwrap_or(i64::MAX));
+        ready.max(let_in)
+    }
+
+    /// The cell as decisions see it.
+    pub fn view(&self, weight: Weight, now_ms: u64) -> CellView {
+        let now = i64::try_from(now_ms).unwrap_or(i64::MAX);
+        let age = now.saturating_sub(self.ramp_start_ms());
+        CellView {
+            weight: weight.percent,
+            is_in: self.is_in(),
+            ramp_age_ms: u64::try_from(age).unwrap_or(0),
+            drained: weight.percent == 0,
+        }
+    }
+
+    fn pod(&mut self, pod: &Pod, now_ms: u64) -> &mut PodHealth {
+        // A line may come before the list of endpoints that names its pod.
+        let place = self.pods.iter().position(|known| known.pod == *pod).unwrap_or_else(|| {
+            self.pods.push(PodHealth::new(Arc::clone(pod), now_ms));
+            self.pods.len() - 1
+        });
+        &mut self.pods[place]
+    }
+}
+
+/// What the event makes of the cell.
+pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Vec<Effect>) {
+    let usable_before: Vec<Pod> = state.usable_pods().cloned().collect();
+    take_in(&mut state, event, now_ms);
+    let mut effects = Vec::new();
+    if !state.usable_pods().eq(&usable_before) {
+        effects.push(Effect::PodsChanged);
+    }
+    let next = judge(&state, now_ms);
+    if next == state.standing {
+        return (state, effects);
+    }
+    match &next {
+        Standing::In => {
+            // In from the start is no return: nothing failed that could fail again.
+            state.let_in_ms = state.is_answered().then_some(now_ms);
+            effects.push(Effect::In);
+        }
+        Standing::Out { reason } if !matches!(state.standing, Standing::Out { .. }) => {
+            effects.push(Effect::Out { reason: reason.clone() });
+        }
+        Standing::Out { .. } | Standing::Unheard => {}
+    }
+    state.standing = next;
+    (state, effects)
+}
+
+fn take_in(state: &mut State, event: Event, now_ms: u64) {
+    match event {
+        Event::PodAdded(pod) => {
+            state.pod(&pod, now_ms);
+        }
+        Event::PodRemoved(pod) => state.pods.retain(|known| known.pod != pod),
+        Event::Verdict { pod, ready, reason, ready_for_ms } => {
+            let pod = state.pod(&pod, now_ms);
+            pod.said = Some(if ready { Ok(()) } else { Err(reason) });
+            pod.hear(ready_for_ms, now_ms);
+        }
+        Event::Beat { pod, ready_for_ms } => state.pod(&pod, now_ms).hear(ready_for_ms, now_ms),
+        Event::Silence(pod) => state.pod(&pod, now_ms).lost = Some(Lost::Silent),
+        Event::Refused(pod) => state.pod(&pod, now_ms).lost = Some(Lost::Refused),
+        Event::StreamEnded(_) => {}
+        Event::OperatorShift(shifted) => {
+            if state.shifted && !shifted {
+                state.let_in_ms = Some(now_ms);
+            }
+            state.shifted = shifted;
+        }
+        Event::Tick { late_ms, judge } => {
+            for pod in &mut state.pods {
+                pod.heard_ms = pod.heard_ms.saturating_add(late_ms).min(now_ms);
+                if judge && pod.is_overdue(now_ms) {
+                    pod.lost = Some(Lost::Silent);
+                }
+            }
+        }
+    }
+}
+
+fn judge(state: &State, now_ms: u64) -> Standing {
+    if state.pods.iter().any(PodHealth::is_usable) {
+        return Standing::In;
+    }
+    let waited = now_ms.saturating_sub(state.known_since_ms) >= FIRST_ANSWER_MS;
+    let open = state.pods.is_empty() || state.pods.iter().any(|pod| pod.said.is_none() && pod.lost.is_none());
+    if state.standing == Standing::Unheard && open && !waited {
+        return Standing::Unheard;
+    }
+    let verdict = state.pods.iter().filter(|pod| pod.lost.is_none()).find_map(|pod| match &pod.said {
+        Some(Err(reason)) => Some(reason.as_str()),
+        Some(Ok(())) | None => None,
+    });
+    let lost = |wanted| state.pods.iter().any(|pod| pod.lost == Some(wanted));
+    let reason = match verdict {
+        Some(reason) => reason,
+        None if state.pods.is_empty() => "NoEndpoints",
+        None if lost(Lost::Refused) => "ConnectFailed",
+        None if lost(Lost::Silent) => "Silent",
+        None => "NoAnswer",
+    };
+    Standing::Out { reason: reason.to_owned() }
+}

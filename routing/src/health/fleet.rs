@@ -1,0 +1,62 @@
+//! All cells of one router with the router's doubt in itself: where events go in and effects come out. It outlives tables.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Doubt, Effect, Event, Observer, State, observe, step};
+
+/// Health of every cell that the table names, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    cells: BTreeMap<Arc<str>, State>,
+    observer: Observer,
+}
+
+impl Fleet {
+    /// Takes the cells of a new table: keeps what is known of those it knew, forgets those that are gone.
+    pub fn sync<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>, now_ms: u64) {
+        let mut known = std::mem::take(&mut self.cells);
+        for name in names {
+            let state = known.remove(name).unwrap_or_else(|| State::new(now_ms));
+            self.cells.insert(Arc::clone(name), state);
+        }
+    }
+
+    pub fn get(&self, cell: &str) -> Option<&State> {
+        self.cells.get(cell)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &State)> {
+        self.cells.iter()
+    }
+
+    /// Whether every cell has given its first answer, or its time is over.
+    pub fn is_answered(&self) -> bool {
+        self.cells.values().all(State::is_answered)
+    }
+
+    /// An event of one cell. One of a cell that is in no table is dropped.
+    pub fn event(&mut self, cell: &str, event: Event, now_ms: u64) -> Vec<Effect> {
+        let Some(state) = self.cells.get_mut(cell) else { return Vec::new() };
+        let (next, effects) = step(std::mem::replace(state, State::new(now_ms)), event, now_ms);
+        *state = next;
+        effects
+    }
+
+    /// Time passes: to be called at least every 50 ms, after everything that sockets hold was read. `late_ms` is by how
+    /// much this call comes later than it was planned.
+    pub fn tick(&mut self, late_ms: u64, now_ms: u64) -> (Doubt, Vec<(Arc<str>, Effect)>) {
+        let heard = self.cells.values().filter(|state| state.is_in()).filter_map(State::heard_ms);
+        let (observer, doubt) = observe(self.observer, heard, late_ms, now_ms);
+        self.observer = observer;
+        let judge = doubt == Doubt::None;
+        let mut effects = Vec::new();
+        for (name, state) in &mut self.cells {
+            let before = std::mem::replace(state, State::new(now_ms));
+            let (next, changed) = step(before, Event::Tick { late_ms, judge }, now_ms);
+            *state = next;
+            effects.extend(changed.into_iter().map(|effect| (Arc::clone(name), effect)));
+        }
+        (doubt, effects)
+    }
+}

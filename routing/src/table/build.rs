@@ -1,0 +1,244 @@
+//! Making a table from whole lists of objects. Nothing here fails: an object that is wrong gets a verdict and the
+//! rest is served.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bulkhead_crds::cell::CellState;
+use bulkhead_crds::policy::ParentRef;
+use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+
+use super::draft::{self, Draft};
+use super::shift;
+use super::verdict::Complaints;
+use super::{Arm, CellIndex, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell, TableListener};
+use crate::condition::Condition;
+
+/// Whole lists, as they are at one moment, in any order.
+#[derive(Clone, Debug)]
+pub struct Inputs<'a> {
+    /// The Router whose listeners the table is for. Policies attached to others are left alone.
+    pub router: &'a Router,
+    pub cells: Vec<&'a Cell>,
+    pub policies: Vec<&'a RoutingPolicy>,
+    pub shifts: Vec<&'a TrafficShift>,
+}
+
+/// A table, and what became of each object on the way.
+#[derive(Debug, Default)]
+pub struct Build {
+    pub table: Table,
+    /// One for each reference of a policy to this Router.
+    pub verdicts: Vec<ParentVerdict>,
+    pub shifts: Vec<ShiftVerdict>,
+}
+
+/// Builds the table. The same lists give the same table in whatever order they come.
+pub fn build(inputs: &Inputs<'_>) -> Build {
+    let mut table = Table {
+        router: inputs.router.metadata.name.clone().unwrap_or_default(),
+        listeners: inputs.router.spec.listeners.iter().map(listener).collect(),
+        ..Table::default()
+    };
+    add_cells(&mut table, &inputs.cells);
+    let mut builder = Builder { table, taken: HashMap::new(), verdicts: Vec::new() };
+    for policy in in_order(&inputs.policies) {
+        builder.add_policy(inputs.router, policy);
+    }
+    let Builder { mut table, verdicts, .. } = builder;
+    let shifts = shift::apply(&mut table, &inputs.policies, &inputs.shifts);
+    Build { table, verdicts, shifts }
+}
+
+fn listener(spec: &bulkhead_crds::Listener) -> TableListener {
+    TableListener {
+        name: spec.name.clone(),
+        port: spec.port,
+        explain: spec.explain,
+        limits: spec.limits.clone(),
+        arms: Vec::new(),
+        buffer_limit: 0,
+    }
+}
+
+fn add_cells(table: &mut Table, cells: &[&Cell]) {
+    let mut sorted = cells.to_vec();
+    sorted.sort_by_key(|cell| cell.name());
+    sorted.dedup_by_key(|cell| cell.name());
+    for cell in sorted {
+        let deleted = cell.metadata.deletion_timestamp.is_some();
+        let state = match cell.spec.state {
+            CellState::Active if deleted => CellState::Drained,
+            state => state,
+        };
+        let name: Arc<str> = cell.name().into();
+        table.cell_places.insert(Arc::clone(&name), CellIndex(table.cells.len() as u32));
+        table.cells.push(TableCell {
+            name,
+            spec_weight: cell.spec.weight.min(100),
+            state,
+            capacity: cell.spec.capacity.clone(),
+            endpoints: cell.spec.endpoints.clone(),
+            shifts: Vec::new(),
+        });
+    }
+}
+
+/// Precedence first, then the older, then namespace and name. An object without a time, from a file, counts as youngest.
+fn in_order<'a>(policies: &[&'a RoutingPolicy]) -> Vec<&'a RoutingPolicy> {
+    let mut sorted = policies.to_vec();
+    sorted.sort_by_key(|policy| {
+        let created = policy.metadata.creation_timestamp.as_ref().map(|time| time.0.as_millisecond());
+        (Reverse(policy.spec.precedence), created.is_none(), created, names(policy))
+    });
+    sorted.dedup_by_key(|policy| names(policy));
+    sorted
+}
+
+fn names(policy: &RoutingPolicy) -> (&str, &str) {
+    let metadata = &policy.metadata;
+    (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+}
+
+struct Builder {
+    table: Table,
+    /// Which rule has a match already, by place of the listener and precedence.
+    taken: HashMap<(usize, i32, Vec<Condition>), RuleId>,
+    verdicts: Vec<ParentVerdict>,
+}
+
+/// What is to be said of a policy, apart from conflicts, which each listener has its own of.
+#[derive(Clone, Default)]
+struct Findings {
+    accepted: Complaints,
+    resolved: Complaints,
+}
+
+impl Builder {
+    fn add_policy(&mut self, router: &Router, policy: &RoutingPolicy) {
+        let ours = |parent: &&ParentRef| parent.router == self.table.router;
+        let mut parents: Vec<&ParentRef> = policy.spec.parent_refs.iter().filter(ours).collect();
+        parents.sort();
+        parents.dedup();
+        if parents.is_empty() {
+            return;
+        }
+        let (namespace, _) = names(policy);
+        let mut findings = Findings::default();
+        let drafts = self.read_rules(policy, &mut findings);
+        let mut attached = Vec::new();
+        for parent in parents {
+            let mut said = findings.clone();
+            match self.attachment(router, namespace, parent) {
+                Ok(listener) => attached.push((listener, parent, said)),
+                Err(refusal) => {
+                    said.accepted = Complaints::default();
+                    self.conclude(policy, parent, said, refusal);
+                }
+            }
+        }
+        for draft in drafts {
+            self.add_rule(policy.spec.precedence, draft, &mut attached);
+        }
+        for (_, parent, said) in attached {
+            self.conclude(policy, parent, said, Outcome::accepted());
+        }
+    }
+
+    fn read_rules(&self, policy: &RoutingPolicy, findings: &mut Findings) -> Vec<Draft> {
+        let (namespace, name) = names(policy);
+        let mut seen = HashSet::new();
+        let mut drafts = Vec::with_capacity(policy.spec.rules.len());
+        for rule in &policy.spec.rules {
+            let id = RuleId::new(namespace, name, &rule.name);
+            let read = if seen.insert(rule.name.as_str()) {
+                draft::read(id, rule, &self.table.cell_places)
+            } else {
+                Err("another rule of the policy has its name; give it one of its own".to_owned())
+            };
+            let draft = match read {
+                Ok(draft) => draft,
+                Err(error) => {
+                    let sentence = format!("rule {:?} is not served: {error}", rule.name);
+                    findings.accepted.add("InvalidRule", &sentence);
+                    continue;
+                }
+            };
+            for cell in &draft.missing {
+                let sentence = format!("rule {:?} names cell {cell:?}, which does not exist", rule.name);
+                findings.resolved.add("CellNotFound", &sentence);
+            }
+            for cell in &draft.repeated {
+                let sentence = format!(
+                    "rule {:?} names cell {cell:?} twice in one group, and the first counts; remove the other",
+                    rule.name
+                );
+                findings.resolved.add("CellNamedTwice", &sentence);
+            }
+            drafts.push(draft);
+        }
+        drafts
+    }
+
+    fn attachment(&self, router: &Router, namespace: &str, parent: &ParentRef) -> Result<usize, Outcome> {
+        let allowed = &router.spec.allowed_namespaces;
+        if !allowed.is_empty() && !allowed.iter().any(|one| one == namespace) {
+            let message = format!(
+                "Router {:?} takes no policies from namespace {namespace:?}; add it to allowedNamespaces",
+                parent.router
+            );
+            return Err(Outcome::refused("NamespaceNotAllowed", message));
+        }
+        self.table.listeners.iter().position(|listener| listener.name == parent.listener).ok_or_else(|| {
+            let names: Vec<&str> =
+                self.table.listeners.iter().map(|listener| listener.name.as_str()).collect();
+            let message = format!(
+                "Router {:?} has no listener {:?}; it has {}",
+                parent.router,
+                parent.listener,
+                names.join(", ")
+            );
+            Outcome::refused("ListenerNotFound", message)
+        })
+    }
+
+    /// Adds the rule to each listener that it is attached to, without the matches that an earlier rule has there.
+    fn add_rule(&mut self, precedence: i32, draft: Draft, attached: &mut [(usize, &ParentRef, Findings)]) {
+        let Draft { rule, arms, .. } = draft;
+        let place = self.table.rules.len() as u32;
+        let mut serves = false;
+        for (listener, _, said) in attached {
+            for conditions in &arms {
+                let taken = (*listener, precedence, conditions.clone());
+                if let Some(other) = self.taken.get(&taken) {
+                    let sentence = format!(
+                        "rule {} has the same match as {other}, which is older or comes first and serves on; change the match or the precedence",
+                        rule.id
+                    );
+                    said.accepted.add("Conflict", &sentence);
+                    continue;
+                }
+                self.taken.insert(taken, rule.id.clone());
+                let target = &mut self.table.listeners[*listener];
+                target.arms.push(Arm { rule: place, conditions: conditions.clone() });
+                target.buffer_limit = target.buffer_limit.max(rule.restart.buffer_limit);
+                serves = true;
+            }
+        }
+        if serves {
+            self.table.rules.push(rule);
+        }
+    }
+
+    fn conclude(&mut self, policy: &RoutingPolicy, parent: &ParentRef, said: Findings, accepted: Outcome) {
+        let (namespace, name) = names(policy);
+        self.verdicts.push(ParentVerdict {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            parent: parent.clone(),
+            accepted: said.accepted.into_outcome(accepted),
+            resolved_refs: said.resolved.into_outcome(Outcome::resolved()),
+        });
+    }
+}
