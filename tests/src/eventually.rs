@@ -11,7 +11,10 @@ const INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// When the deadline passes.
-#[expect(clippy::disallowed_methods, reason = "waiting for a state needs a clock and a pause between two looks")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waiting for a state needs a clock and a pause between two looks"
+)]
 pub fn eventually<T>(deadline: Duration, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {

@@ -76,7 +76,9 @@ pub fn workload(world: &World, cell: &str) -> Result<Vec<Pod>> {
 pub fn routers(world: &World) -> Result<Vec<SocketAddr>> {
     let pods = running(world, SYSTEM, "bulkhead.dev/component=router")?;
     ensure!(!pods.is_empty(), "no router pod runs");
-    pods.iter().map(|pod| format!("{}:8080", pod.ip).parse().context("a pod's address is no address")).collect()
+    pods.iter()
+        .map(|pod| format!("{}:8080", pod.ip).parse().context("a pod's address is no address"))
+        .collect()
 }
 
 impl Pod {
@@ -88,7 +90,9 @@ impl Pod {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").context("/proc cannot be read")? {
             let Ok(entry) = entry else { continue };
-            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
             let cgroups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let command = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             let of_pod = cgroups.contains(&self.uid) || cgroups.contains(&self.uid.replace('-', "_"));
@@ -106,7 +110,8 @@ impl Pod {
     /// When there is none, or it cannot be signalled.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         for process in self.processes()? {
-            kill(process, signal).with_context(|| format!("{signal} to process {process} of pod {}", self.name))?;
+            kill(process, signal)
+                .with_context(|| format!("{signal} to process {process} of pod {}", self.name))?;
         }
         Ok(())
     }

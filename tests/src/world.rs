@@ -48,23 +48,44 @@ impl World {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the time to three ready cells is one of the figures promised")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time to three ready cells is one of the figures promised"
+    )]
     fn install() -> Result<Self> {
-        let path = |name: &str| env::var_os(name).map(PathBuf::from).with_context(|| format!("{name} is not set; run `cargo xtask test`"));
+        let path = |name: &str| {
+            env::var_os(name)
+                .map(PathBuf::from)
+                .with_context(|| format!("{name} is not set; run `cargo xtask test`"))
+        };
         let mut world = Self {
-            cluster: env::var("BULKHEAD_CLUSTER").context("BULKHEAD_CLUSTER is not set; run `cargo xtask test`")?,
+            cluster: env::var("BULKHEAD_CLUSTER")
+                .context("BULKHEAD_CLUSTER is not set; run `cargo xtask test`")?,
             kubectl: path("BULKHEAD_KUBECTL")?,
             helm: path("BULKHEAD_HELM")?,
             xtask: path("BULKHEAD_XTASK")?,
-            root: Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the crate lies in the workspace")?.to_owned(),
+            root: Path::new(env!("CARGO_MANIFEST_DIR"))
+                .parent()
+                .context("the crate lies in the workspace")?
+                .to_owned(),
             time_to_ready: Duration::ZERO,
         };
-        world.helm(&["upgrade", "--install", "bulkhead-crds", "charts/bulkhead-crds", "-n", SYSTEM, "--create-namespace"])?;
+        world.helm(&[
+            "upgrade",
+            "--install",
+            "bulkhead-crds",
+            "charts/bulkhead-crds",
+            "-n",
+            SYSTEM,
+            "--create-namespace",
+        ])?;
         world.install_bulkhead()?;
         let start = Instant::now();
         world.kubectl(&["apply", "-f", "examples/"])?;
         world.kubectl(&["wait", "--for=condition=Ready", "cell", "--all", "--timeout=120s"])?;
-        eventually(Duration::from_secs(60), || world.all_serving(&["payments-a", "payments-b", "payments-c"]))?;
+        eventually(Duration::from_secs(60), || {
+            world.all_serving(&["payments-a", "payments-b", "payments-c"])
+        })?;
         world.time_to_ready = start.elapsed();
         Ok(world)
     }
@@ -75,8 +96,20 @@ impl World {
     /// With helm's own words.
     pub fn install_bulkhead(&self) -> Result<String> {
         self.helm(&[
-            "upgrade", "--install", "bulkhead", "charts/bulkhead", "-n", SYSTEM, "--create-namespace", "--wait", "--timeout", "120s",
-            "--set", "image.registry=localhost/bulkhead", "--set", "image.tag=dev",
+            "upgrade",
+            "--install",
+            "bulkhead",
+            "charts/bulkhead",
+            "-n",
+            SYSTEM,
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            "120s",
+            "--set",
+            "image.registry=localhost/bulkhead",
+            "--set",
+            "image.tag=dev",
         ])
     }
 
@@ -86,10 +119,16 @@ impl World {
             for cell in ["payments-a", "payments-b", "payments-c"] {
                 let object = self.json(&["get", "cell", cell])?;
                 ensure!(condition(&object, "Ready") == "True", "{cell} is not Ready");
-                ensure!(object.pointer("/status/effectiveWeight") == Some(&Value::from(100)), "{cell} is not at full weight");
+                ensure!(
+                    object.pointer("/status/effectiveWeight") == Some(&Value::from(100)),
+                    "{cell} is not at full weight"
+                );
             }
             let shifts = self.json(&["get", "trafficshifts"])?;
-            ensure!(shifts.pointer("/items").and_then(Value::as_array).is_some_and(Vec::is_empty), "a TrafficShift is left");
+            ensure!(
+                shifts.pointer("/items").and_then(Value::as_array).is_some_and(Vec::is_empty),
+                "a TrafficShift is left"
+            );
             Ok(())
         })
     }
@@ -110,7 +149,11 @@ impl World {
     pub fn expect_condition(&self, cell: &str, r#type: &str, status: &str) -> Result<()> {
         let object = self.json(&["get", "cell", cell])?;
         let found = condition(&object, r#type);
-        ensure!(found == status, "{cell}: {type} is {found:?}, not {status}: {}", object.pointer("/status/conditions").unwrap_or(&Value::Null));
+        ensure!(
+            found == status,
+            "{cell}: {type} is {found:?}, not {status}: {}",
+            object.pointer("/status/conditions").unwrap_or(&Value::Null)
+        );
         Ok(())
     }
 
@@ -212,7 +255,9 @@ fn field<'a>(object: &'a Value, r#type: &str, field: &str) -> &'a str {
     object
         .pointer("/status/conditions")
         .and_then(Value::as_array)
-        .and_then(|conditions| conditions.iter().find(|condition| condition.get("type").and_then(Value::as_str) == Some(r#type)))
+        .and_then(|conditions| {
+            conditions.iter().find(|condition| condition.get("type").and_then(Value::as_str) == Some(r#type))
+        })
         .and_then(|condition| condition.get(field))
         .and_then(Value::as_str)
         .unwrap_or_default()

@@ -27,6 +27,8 @@ pub(super) struct Client {
     connector: Connector,
     /// Index of the target to try first.
     target: usize,
+    /// Where the newest connection leads.
+    last: Option<SocketAddr>,
     connection: Option<Connection>,
 }
 
@@ -44,7 +46,7 @@ struct Answer {
 impl Client {
     pub(super) fn new(plan: Arc<Plan>, live: Live, number: u32) -> Self {
         let target = number as usize % plan.targets.len().max(1);
-        Self { plan, live, connector: Connector::plain(), target, connection: None }
+        Self { plan, live, connector: Connector::plain(), target, last: None, connection: None }
     }
 
     /// Sends the request of that number, which was due at `due` microseconds of `clock`, and records its end.
@@ -55,10 +57,12 @@ impl Client {
             Ok(answered) => answered,
             Err(_) => Err(failure("timeout", format!("no answer within {:?}", self.plan.timeout))),
         };
+        let target = self.last;
         if answered.is_err() {
             self.connection = None;
         }
         self.live.record(Outcome {
+            target,
             cell: answered.as_ref().ok().and_then(cell),
             received_unix_ms: answered.as_ref().map_or(0, received),
             failure: answered.and_then(|answer| judge(&answer)).err(),
@@ -106,7 +110,9 @@ impl Client {
         };
         if !open {
             self.connection = None;
+            self.last = None;
             let connection = self.connect().await?;
+            self.last = Some(connection.address);
             self.live.connected();
             return Ok(self.connection.insert(connection));
         }

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 pub use args::{LoadArgs, parse_duration};
 pub use report::Report;
-pub use tally::{Live, Tally};
+pub use tally::{Live, Observer, Outcome, Tally};
 
 /// What to send, where, and how often.
 #[derive(Clone, Debug)]
@@ -92,6 +92,13 @@ pub struct Load {
 impl Load {
     pub fn new(plan: Plan) -> Self {
         Self { plan: Arc::new(plan), live: Live::default() }
+    }
+
+    /// Has every request's end told to `observer` as well.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer) -> Self {
+        self.live.observer = Some(observer);
+        self
     }
 
     /// The numbers, to be read at any time from anywhere.

@@ -1,6 +1,7 @@
 //! What became of the requests, counted while they run. How it reads for people is the report's.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::histogram::Histogram;
@@ -50,6 +51,8 @@ pub struct Hits {
 /// The end of one request.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// Where it was sent last; `None` when nobody accepted a connection.
+    pub target: Option<SocketAddr>,
     /// Why it failed; `None` when it did not.
     pub failure: Option<Failure>,
     /// The cell that answered, where that is known.
@@ -144,10 +147,14 @@ impl CellTally {
     }
 }
 
+/// Told of every request's end, on the thread that ended it; it must not take long.
+pub type Observer = Arc<dyn Fn(&Outcome) + Send + Sync>;
+
 /// The tally of a load that runs. Clones show the same.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Live {
     tally: Arc<Mutex<Tally>>,
+    pub(super) observer: Option<Observer>,
 }
 
 impl Live {
@@ -157,6 +164,9 @@ impl Live {
     }
 
     pub(super) fn record(&self, outcome: Outcome) {
+        if let Some(observer) = &self.observer {
+            observer(&outcome);
+        }
         self.lock().record(outcome);
     }
 
@@ -176,6 +186,7 @@ mod tests {
 
     fn outcome(cell: &str, failure: Option<&str>, sent: u64) -> Outcome {
         Outcome {
+            target: None,
             failure: failure.map(|kind| Failure { kind: kind.to_owned(), detail: String::new() }),
             cell: Some(cell.to_owned()),
             latency_micros: 1_000,

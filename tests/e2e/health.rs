@@ -1,0 +1,127 @@
+//! Traffic leaves a cell whose orchestrator is not ready or silent, and goes to the next in order of priority.
+
+use std::time::Duration;
+
+use bulkhead_tests::pods::{Stopped, orchestrators, routers, workload};
+use bulkhead_tests::traffic::{Load, Request, now_ms, send};
+use bulkhead_tests::{World, eventually};
+
+/// From a service's readiness to the last new request: what DESIGN promises for probe, verdict and router together.
+const NOT_READY_MS: u64 = 500;
+/// From the moment an orchestrator stops without a word to the last new request.
+const SILENT_MS: u64 = 1_000;
+
+/// Readiness of every workload pod of a cell, put back when this goes out of scope.
+struct Unready<'a> {
+    world: &'a World,
+    cell: &'static str,
+}
+
+impl<'a> Unready<'a> {
+    fn new(world: &'a World, cell: &'static str) -> Self {
+        set_ready(world, cell, false);
+        Self { world, cell }
+    }
+}
+
+impl Drop for Unready<'_> {
+    fn drop(&mut self) {
+        set_ready(self.world, self.cell, true);
+    }
+}
+
+/// The walls keep this machine out of a cell, so the pod is asked from inside.
+fn set_ready(world: &World, cell: &str, ready: bool) {
+    for pod in workload(world, cell).expect("workload pods") {
+        let url = format!("http://127.0.0.1:8080/control/ready?value={ready}");
+        world
+            .kubectl(&[
+                "exec",
+                "-n",
+                &pod.namespace,
+                &pod.name,
+                "--",
+                "/bulkhead-samples",
+                "probe",
+                "http",
+                "--method",
+                "POST",
+                &url,
+            ])
+            .expect("the sample workload takes the order");
+    }
+}
+
+#[test]
+fn a_cell_whose_service_is_not_ready_gets_no_new_request() {
+    let (world, _turn) = World::enter();
+    let load = Load::start(world, 300);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("payments-a gets its share first");
+    let unready = Unready::new(world, "payments-a");
+    let flipped = now_ms();
+    eventually(Duration::from_secs(10), || {
+        world.expect_condition("payments-a", "OrchestratorReady", "False")
+    })
+    .expect("status says so");
+    let end = now_ms();
+    drop(unready);
+    load.wait_for_since(Duration::from_secs(60), "payments-a", end).expect("it comes back");
+    let outcome = load.stop();
+    let late = outcome.sent_between("payments-a", flipped + NOT_READY_MS, end);
+    assert_eq!(late, 0, "requests to a cell that is not ready");
+    assert!(outcome.failed.is_empty(), "{:?}", outcome.failed.first());
+}
+
+#[test]
+fn a_silent_orchestrator_gets_no_new_request_after_a_second() {
+    let (world, _turn) = World::enter();
+    let load = Load::start(world, 300);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("payments-a gets its share first");
+    let stopped = Stopped::new(orchestrators(world, "payments-a").expect("orchestrators")).expect("stopped");
+    let from = now_ms();
+    load.wait_for_since(Duration::from_secs(10), "payments-b", from + SILENT_MS + 1_000)
+        .expect("payments-b goes on");
+    let end = now_ms();
+    drop(stopped);
+    load.wait_for_since(Duration::from_secs(60), "payments-a", end).expect("it comes back");
+    let outcome = load.stop();
+    assert_eq!(outcome.sent_between("payments-a", from + SILENT_MS, end), 0, "requests to a silent cell");
+    assert!(
+        outcome.sent_between("payments-b", from + SILENT_MS, end) > 0,
+        "the negative control: traffic went on"
+    );
+}
+
+#[test]
+fn with_a_out_all_goes_to_b_then_to_the_next_group_and_then_nowhere() {
+    let (world, _turn) = World::enter();
+    let router = routers(world).expect("routers")[0];
+    let answered_by = |cell: &str| {
+        eventually(Duration::from_secs(10), || {
+            for key in 0..50 {
+                let answer = send(router, &Request::get("/").header("x-account", &key.to_string()))?;
+                anyhow::ensure!(
+                    answer.cell() == Some(cell),
+                    "key {key} was answered {} by {:?}",
+                    answer.status,
+                    answer.cell()
+                );
+            }
+            Ok(())
+        })
+    };
+    let a = Unready::new(world, "payments-a");
+    answered_by("payments-b").expect("b takes all of its group");
+    let b = Unready::new(world, "payments-b");
+    answered_by("payments-c").expect("the second group takes over");
+    let c = Unready::new(world, "payments-c");
+    let refused = eventually(Duration::from_secs(10), || {
+        let answer = send(router, &Request::get("/"))?;
+        anyhow::ensure!(answer.status == 503, "answered {} by {:?}", answer.status, answer.cell());
+        Ok(answer)
+    })
+    .expect("with every cell out there is nobody to answer");
+    assert_eq!(refused.json()["reason"], "NoHealthyCell");
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    drop((c, b, a));
+}

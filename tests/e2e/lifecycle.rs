@@ -1,0 +1,113 @@
+//! Cells come and go: added at run time, drained before they are deleted, and the chart leaves nothing half done.
+
+use std::time::Duration;
+
+use bulkhead_tests::traffic::Load;
+use bulkhead_tests::{World, eventually};
+
+fn cell(name: &str, policy: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"bulkhead.dev/v1alpha1","kind":"Cell","metadata":{{"name":"{name}"}},"spec":{{"template":"payments","deletionPolicy":"{policy}","quota":{{"pods":"10"}}}}}}"#
+    )
+}
+
+#[test]
+fn a_cell_is_added_and_deleted_at_run_time_and_the_others_do_not_notice() {
+    let (world, _turn) = World::enter();
+    let load = Load::start(world, 200);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
+    let pods_of_a =
+        || world.kubectl(&["get", "pods", "-n", "cell-payments-a", "-o", "name"]).expect("listed");
+    let before = pods_of_a();
+    world.apply(&cell("payments-d", "Delete")).expect("stored");
+    world
+        .kubectl(&["wait", "--for=condition=Ready", "cell/payments-d", "--timeout=60s"])
+        .expect("Ready within a minute");
+    assert!(
+        world
+            .kubectl(&["get", "resourcequota", "-n", "cell-payments-d", "-o", "name"])
+            .expect("listed")
+            .contains("resourcequota")
+    );
+
+    // What the spec no longer says is removed.
+    world.patch("cell", "payments-d", r#"{"spec":{"quota":null}}"#).expect("patched");
+    eventually(Duration::from_secs(5), || {
+        let quotas = world.kubectl(&["get", "resourcequota", "-n", "cell-payments-d", "-o", "name"])?;
+        anyhow::ensure!(quotas.trim().is_empty(), "{quotas}");
+        Ok(())
+    })
+    .expect("the quota goes with its field");
+
+    world.kubectl(&["delete", "cell", "payments-d", "--timeout=90s"]).expect("deleted");
+    eventually(Duration::from_secs(60), || {
+        let left =
+            world.kubectl(&["get", "namespace", "cell-payments-d", "--ignore-not-found", "-o", "name"])?;
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    })
+    .expect("deletionPolicy Delete removes the namespace");
+    assert_eq!(pods_of_a(), before, "no pod of another cell was touched");
+    let outcome = load.stop();
+    assert!(outcome.failed.is_empty(), "{:?}", outcome.failed.first());
+}
+
+#[test]
+fn a_deleted_cell_retains_its_namespace_and_is_taken_again_only_by_name() {
+    let (world, _turn) = World::enter();
+    world.apply(&cell("payments-e", "Retain")).expect("stored");
+    world.kubectl(&["wait", "--for=condition=Ready", "cell/payments-e", "--timeout=60s"]).expect("Ready");
+    let uid = world
+        .kubectl(&["get", "namespace", "cell-payments-e", "-o", "jsonpath={.metadata.uid}"])
+        .expect("read");
+    world.kubectl(&["delete", "cell", "payments-e", "--timeout=90s"]).expect("deleted");
+    let after = world
+        .kubectl(&["get", "namespace", "cell-payments-e", "-o", "jsonpath={.metadata.uid}"])
+        .expect("retained");
+    assert_eq!(uid, after);
+
+    world.apply(&cell("payments-e", "Delete")).expect("stored");
+    eventually(Duration::from_secs(20), || {
+        let object = world.json(&["get", "cell", "payments-e"])?;
+        let provisioned = object["status"]["conditions"].to_string();
+        anyhow::ensure!(
+            provisioned.contains("NamespaceNotOwned") && provisioned.contains(&uid),
+            "{provisioned}"
+        );
+        Ok(())
+    })
+    .expect("the refusal prints the command, with the namespace's UID");
+    world
+        .kubectl(&["annotate", "cell", "payments-e", &format!("bulkhead.dev/adopt-namespace-uid={uid}")])
+        .expect("annotated");
+    world
+        .kubectl(&["wait", "--for=condition=Ready", "cell/payments-e", "--timeout=60s"])
+        .expect("taken again");
+    world.kubectl(&["delete", "cell", "payments-e", "--timeout=90s"]).expect("deleted");
+}
+
+#[test]
+fn a_cell_whose_namespace_and_pods_are_gone_can_be_deleted() {
+    let (world, _turn) = World::enter();
+    world.apply(&cell("payments-f", "Delete")).expect("stored");
+    world.kubectl(&["wait", "--for=condition=Ready", "cell/payments-f", "--timeout=60s"]).expect("Ready");
+    world
+        .kubectl(&["delete", "namespace", "cell-payments-f", "--wait=false"])
+        .expect("somebody deletes the namespace");
+    world.kubectl(&["delete", "cell", "payments-f", "--timeout=90s"]).expect("the Cell goes too");
+}
+
+#[test]
+fn helm_upgrade_keeps_everything_and_uninstall_refuses_while_cells_exist() {
+    let (world, _turn) = World::enter();
+    world.install_bulkhead().expect("upgrading to the same changes nothing");
+    let refusal = world
+        .helm(&["uninstall", "bulkhead", "-n", bulkhead_tests::world::SYSTEM, "--timeout", "60s"])
+        .expect_err("cells exist");
+    assert!(format!("{refusal:#}").contains("pre-delete"), "{refusal:#}");
+    world
+        .kubectl(&["get", "deployment", "-n", bulkhead_tests::world::SYSTEM, "bulkhead-operator"])
+        .expect("the operator is still there");
+    world.install_bulkhead().expect("and can be upgraded again");
+    world.all_serving(&["payments-a", "payments-b", "payments-c"]).expect("cells serve on");
+}

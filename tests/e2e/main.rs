@@ -1,0 +1,13 @@
+//! Tests on a real cluster, one binary: each module is one promise of the README. `cargo xtask test` starts them.
+
+mod apply;
+mod bad_objects;
+mod crds;
+mod drain;
+mod health;
+mod lifecycle;
+mod outage;
+mod ownership;
+mod rollout;
+mod shares;
+mod walls;

@@ -1,0 +1,79 @@
+//! Nothing that we did not make is adopted, changed or deleted.
+
+use std::time::Duration;
+
+use bulkhead_tests::world::reason;
+use bulkhead_tests::{World, eventually};
+
+fn cell(name: &str, policy: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"bulkhead.dev/v1alpha1","kind":"Cell","metadata":{{"name":"{name}"}},"spec":{{"template":"payments","deletionPolicy":"{policy}"}}}}"#
+    )
+}
+
+#[test]
+fn a_namespace_that_was_there_before_is_neither_adopted_nor_deleted() {
+    let (world, _turn) = World::enter();
+    world.apply(r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"cell-victim","labels":{"owner":"somebody"}}}"#).expect("a namespace by hand");
+    let before = world.json(&["get", "namespace", "cell-victim"]).expect("read");
+    world.apply(&cell("victim", "Delete")).expect("stored");
+    eventually(Duration::from_secs(20), || {
+        let object = world.json(&["get", "cell", "victim"])?;
+        anyhow::ensure!(reason(&object, "Provisioned") == "NamespaceNotOwned", "{}", object["status"]);
+        Ok(())
+    })
+    .expect("the Cell says why it is not provisioned");
+    world.kubectl(&["delete", "cell", "victim", "--timeout=60s"]).expect("the Cell can be deleted");
+    let after = world.json(&["get", "namespace", "cell-victim"]).expect("the namespace is still there");
+    for field in ["/metadata/uid", "/metadata/labels", "/metadata/annotations", "/metadata/resourceVersion"] {
+        assert_eq!(before.pointer(field), after.pointer(field), "{field}");
+    }
+    world.kubectl(&["delete", "namespace", "cell-victim", "--timeout=60s"]).expect("cleaned up");
+}
+
+#[test]
+fn an_object_of_somebody_else_with_our_name_is_left_alone() {
+    let (world, _turn) = World::enter();
+    let theirs = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"theirs","namespace":"cell-payments-a"},"data":{"keep":"me"}}"#;
+    world.apply(theirs).expect("a ConfigMap of the cell's users");
+    world
+        .patch("cell", "payments-a", r#"{"metadata":{"annotations":{"touched":"yes"}}}"#)
+        .expect("a reconcile");
+    eventually(Duration::from_secs(10), || world.expect_condition("payments-a", "Ready", "True"))
+        .expect("still Ready");
+    let after = world
+        .json(&["get", "configmap", "-n", "cell-payments-a", "theirs"])
+        .expect("prune takes only what is ours");
+    assert_eq!(after["data"]["keep"], "me");
+    world.kubectl(&["delete", "configmap", "-n", "cell-payments-a", "theirs"]).expect("cleaned up");
+}
+
+#[test]
+fn drift_is_corrected_once_and_the_users_spec_is_never_written() {
+    let (world, _turn) = World::enter();
+    let deployments = world
+        .json(&["get", "deployments", "-n", "cell-payments-c", "-l", "bulkhead.dev/component=workload"])
+        .expect("listed");
+    let name = deployments["items"][0]["metadata"]["name"].as_str().expect("a Deployment").to_owned();
+    let wanted = deployments["items"][0]["spec"]["replicas"].clone();
+    let spec = world.json(&["get", "cell", "payments-c"]).expect("read")["spec"].clone();
+    world
+        .kubectl(&["scale", "deployment", &name, "-n", "cell-payments-c", "--replicas=5"])
+        .expect("scaled by hand");
+    eventually(Duration::from_secs(20), || {
+        let now = world.json(&["get", "deployment", &name, "-n", "cell-payments-c"])?;
+        anyhow::ensure!(now["spec"]["replicas"] == wanted, "replicas: {}", now["spec"]["replicas"]);
+        Ok(())
+    })
+    .expect("corrected");
+    let generation = || {
+        world.json(&["get", "deployment", &name, "-n", "cell-payments-c"]).expect("read")["metadata"]["generation"].clone()
+    };
+    let corrected = generation();
+    bulkhead_tests::holds_for(Duration::from_secs(3), || {
+        anyhow::ensure!(generation() == corrected, "written again without need");
+        Ok(())
+    })
+    .expect("once, not for ever");
+    assert_eq!(world.json(&["get", "cell", "payments-c"]).expect("read")["spec"], spec);
+}

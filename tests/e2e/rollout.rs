@@ -1,0 +1,83 @@
+//! A template change reaches cells one at a time, and nobody notices.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bulkhead_tests::traffic::Load;
+use bulkhead_tests::{World, eventually};
+use serde_json::Value;
+
+const CELLS: [&str; 3] = ["payments-a", "payments-b", "payments-c"];
+
+fn revisions(world: &World) -> anyhow::Result<Vec<String>> {
+    CELLS
+        .iter()
+        .map(|cell| {
+            let cell = world.json(&["get", "cell", cell])?;
+            Ok(cell.pointer("/status/currentRevision").and_then(Value::as_str).unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn a_template_change_under_load_never_has_two_cells_out_and_fails_nothing() {
+    let (world, _turn) = World::enter();
+    let before = revisions(world).expect("revisions");
+    let load = Load::start(world, 200);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
+    let template = world.json(&["get", "celltemplate", "payments"]).expect("read");
+    let old = template["spec"]["objects"].clone();
+    let new = set_rollout_marker(&old);
+    world
+        .patch("celltemplate", "payments", &serde_json::json!({"spec": {"objects": new}}).to_string())
+        .expect("changed");
+
+    let mut most_out = 0;
+    let mut were_out = BTreeSet::new();
+    eventually(Duration::from_secs(240), || {
+        let shifts = world.json(&["get", "trafficshifts"])?;
+        let out: BTreeSet<_> = shifts["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|shift| shift["spec"]["cell"].as_str().map(str::to_owned))
+            .collect();
+        most_out = most_out.max(out.len());
+        were_out.extend(out.iter().cloned());
+        let now = revisions(world)?;
+        anyhow::ensure!(
+            now.iter().zip(&before).all(|(now, before)| now != before),
+            "revisions: {now:?}, before: {before:?}"
+        );
+        anyhow::ensure!(now.windows(2).all(|pair| pair[0] == pair[1]), "not all the same: {now:?}");
+        anyhow::ensure!(out.is_empty(), "still out: {out:?}");
+        Ok(())
+    })
+    .expect("every cell gets the new revision");
+    let outcome = load.stop();
+    assert_eq!(most_out, 1, "one cell at a time");
+    assert_eq!(were_out.len(), 3, "every cell was taken out before it changed: {were_out:?}");
+    assert!(outcome.failed.is_empty(), "{} failed: {:?}", outcome.failed.len(), outcome.failed.first());
+}
+
+/// An environment variable in every container: the smallest change that makes new pods.
+fn set_rollout_marker(objects: &Value) -> Value {
+    let mut objects = objects.clone();
+    for object in objects.as_array_mut().into_iter().flatten() {
+        if let Some(Value::Array(containers)) = object.pointer_mut("/spec/template/spec/containers") {
+            for container in containers {
+                container["env"].as_array_mut().map_or_else(
+                    || (),
+                    |env| {
+                        env.retain(|entry| entry["name"] != "ROLLOUT_MARKER");
+                        env.push(serde_json::json!({"name": "ROLLOUT_MARKER", "value": "second"}));
+                    },
+                );
+                if container.get("env").is_none_or(Value::is_null) {
+                    container["env"] = serde_json::json!([{"name": "ROLLOUT_MARKER", "value": "second"}]);
+                }
+            }
+        }
+    }
+    objects
+}

@@ -1,0 +1,261 @@
+//! Requests through the routers: one at a time, or as a steady load of which every request is remembered.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use bulkhead_process::Shutdown;
+pub use bulkhead_process::clock::now_unix_millis as now_ms;
+use bulkhead_samples::load::{self, Outcome as Ended, Plan};
+use serde_json::Value;
+
+use crate::eventually::eventually;
+use crate::pods;
+use crate::world::World;
+
+/// How long one request may take before the test gives up on it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A request of a test.
+pub struct Request {
+    method: &'static str,
+    path: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Request {
+    pub fn get(path: &str) -> Self {
+        Self { method: "GET", path: path.to_owned(), headers: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The cell that answered, by its own word.
+    pub fn cell(&self) -> Option<&str> {
+        self.header("x-cell")
+    }
+
+    /// The body as JSON; null when it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// Sends one request on a connection of its own.
+///
+/// # Errors
+/// When there is no whole answer.
+pub fn send(to: SocketAddr, request: &Request) -> Result<Answer> {
+    let mut stream =
+        TcpStream::connect_timeout(&to, PATIENCE).with_context(|| format!("{to} does not accept"))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut head =
+        format!("{} {} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n", request.method, request.path);
+    for (name, value) in &request.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    stream.write_all((head + "\r\n").as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).with_context(|| format!("{to} gave no whole answer"))?;
+    parse(&String::from_utf8_lossy(&bytes))
+        .with_context(|| format!("{to} answered with something else than HTTP"))
+}
+
+fn parse(text: &str) -> Option<Answer> {
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let headers = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect();
+    Some(Answer { status, headers, body: body.to_owned() })
+}
+
+/// Whether anybody accepts connections there.
+///
+/// # Errors
+/// When nobody does.
+pub fn connects(to: SocketAddr) -> Result<()> {
+    TcpStream::connect_timeout(&to, Duration::from_secs(1))
+        .map(drop)
+        .with_context(|| format!("{to} does not accept"))
+}
+
+/// A request that a cell answered.
+#[derive(Clone, Debug)]
+pub struct Hit {
+    pub cell: String,
+    pub sent_ms: u64,
+}
+
+/// A request that was not answered as it should.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub why: String,
+    pub target: Option<SocketAddr>,
+    pub sent_ms: u64,
+}
+
+impl Failure {
+    /// Whether it ended because the connection to that router broke, and not by anybody's answer.
+    pub fn connection_broke(&self, router: SocketAddr) -> bool {
+        self.why.starts_with("reset") && self.target == Some(router)
+    }
+}
+
+/// All that a load saw.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    pub hits: Vec<Hit>,
+    pub failed: Vec<Failure>,
+}
+
+impl Seen {
+    /// Requests that the cell answered and that were sent in this span of time.
+    pub fn sent_between(&self, cell: &str, from_ms: u64, to_ms: u64) -> usize {
+        self.hits.iter().filter(|hit| hit.cell == cell && (from_ms..to_ms).contains(&hit.sent_ms)).count()
+    }
+}
+
+/// A steady load over every router, with a key of its own in each request.
+pub struct Load {
+    seen: Arc<Mutex<Seen>>,
+    stop: Shutdown,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Starts `rate` GETs per second.
+    ///
+    /// # Panics
+    /// When there is no router to send to.
+    #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
+    pub fn start(world: &World, rate: u32) -> Self {
+        let plan = Plan {
+            targets: pods::routers(world).expect("routers to send to"),
+            key_header: Some(http::HeaderName::from_static("x-account")),
+            rate,
+            connections: 32,
+            duration: None,
+            ..Plan::default()
+        };
+        let seen = Arc::<Mutex<Seen>>::default();
+        let stop = Shutdown::new();
+        let (remember, until) = (Arc::clone(&seen), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let load = load::Load::new(plan).observed(Arc::new(move |ended| record(&remember, ended)));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime for the load").block_on(load.run(until));
+        });
+        Self { seen, stop, thread: Some(thread) }
+    }
+
+    /// Waits until the cell answers.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_for(&self, deadline: Duration, cell: &str) -> Result<()> {
+        self.wait_for_since(deadline, cell, 0)
+    }
+
+    /// Waits until the cell answers a request that was sent at that time or later.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_for_since(&self, deadline: Duration, cell: &str, since_ms: u64) -> Result<()> {
+        eventually(deadline, || {
+            let seen = self.lock();
+            let hit = seen.hits.iter().rev().find(|hit| hit.cell == cell);
+            ensure!(
+                hit.is_some_and(|hit| hit.sent_ms >= since_ms),
+                "no answer from {cell}; failures: {:?}",
+                seen.failed.last()
+            );
+            Ok(())
+        })
+    }
+
+    /// Whether requests were answered within the last second.
+    ///
+    /// # Errors
+    /// When none was.
+    pub fn flowing(&self) -> Result<()> {
+        let seen = self.lock();
+        let last = seen.hits.last().ok_or_else(|| anyhow!("nothing was answered yet"))?;
+        ensure!(
+            now_ms().saturating_sub(last.sent_ms) < 1_000,
+            "the last answer came to a request of {}",
+            last.sent_ms
+        );
+        Ok(())
+    }
+
+    /// Whether the cell answered nothing that was sent within this last span of time, while others did.
+    pub fn quiet(&self, cell: &str, span: Duration) -> bool {
+        let seen = self.lock();
+        let from = now_ms().saturating_sub(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+        let recent: Vec<_> = seen.hits.iter().rev().take_while(|hit| hit.sent_ms >= from).collect();
+        !recent.is_empty() && recent.iter().all(|hit| hit.cell != cell)
+    }
+
+    /// Ends the load and gives all that it saw.
+    pub fn stop(mut self) -> Seen {
+        self.end();
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&mut self) {
+        self.stop.trigger();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn record(seen: &Mutex<Seen>, ended: &Ended) {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    match (&ended.failure, &ended.cell) {
+        (Some(failure), _) => seen.failed.push(Failure {
+            why: format!("{}: {}", failure.kind, failure.detail),
+            target: ended.target,
+            sent_ms: ended.sent_unix_ms,
+        }),
+        (None, Some(cell)) => seen.hits.push(Hit { cell: cell.clone(), sent_ms: ended.sent_unix_ms }),
+        (None, None) => {}
+    }
+}
