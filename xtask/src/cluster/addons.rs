@@ -7,11 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::layout::{INTERNET, Layout, node_name};
 use super::state::State;
 use super::tools::Tools;
 use crate::command::{command, output_with};
+
+const DNS: &str = include_str!("manifests/coredns.yaml");
 
 /// Volumes that each node offers.
 const VOLUMES: u8 = 12;
@@ -31,7 +34,8 @@ pub fn apply(state: &State, layout: &Layout, tools: &Tools) -> Result<()> {
         }
     }
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
-    let dns = include_str!("manifests/coredns.yaml")
+    let dns = DNS
+        .replace("{{digest}}", &digest(DNS))
         .replace("{{internet}}", &INTERNET.to_string())
         .replace("{{dns}}", &layout.dns_service().to_string())
         .replace("{{image}}", &tools.coredns()?.name);
@@ -65,6 +69,10 @@ fn node(layout: &Layout, number: u8) -> Value {
         },
         "spec": {"podCIDR": range, "podCIDRs": [range]},
     })
+}
+
+fn digest(text: &str) -> String {
+    Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn storage_class() -> Value {
@@ -123,9 +131,8 @@ mod tests {
 
     #[test]
     fn no_placeholder_is_left_in_the_manifest_of_dns() {
-        let text = include_str!("manifests/coredns.yaml");
-        let known = ["{{internet}}", "{{dns}}", "{{image}}"];
-        let left = known.iter().fold(text.to_owned(), |text, placeholder| text.replace(placeholder, ""));
+        let known = ["{{digest}}", "{{internet}}", "{{dns}}", "{{image}}"];
+        let left = known.iter().fold(DNS.to_owned(), |text, placeholder| text.replace(placeholder, ""));
         assert!(!left.contains("{{"), "{left}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::layout::{Layout, Place};
 use super::processes::{Process, Processes};
@@ -148,7 +148,7 @@ fn api_server(state: &State, layout: &Layout, tools: &Tools) -> Result<Process> 
         "--audit-log-maxsize=200".to_owned(),
         "--audit-log-maxbackup=1".to_owned(),
     ];
-    Ok(process(layout, API_SERVER, program(tools, "kube-apiserver")?, flags))
+    Ok(process(layout, API_SERVER, tools.command("kube-apiserver")?, flags))
 }
 
 fn controllers(state: &State, layout: &Layout, tools: &Tools) -> Result<Process> {
@@ -165,7 +165,7 @@ fn controllers(state: &State, layout: &Layout, tools: &Tools) -> Result<Process>
         "--node-monitor-period=2s".to_owned(),
         format!("--pv-recycler-pod-template-filepath-hostpath={}", state.text("recycler.yaml")),
     ];
-    Ok(process(layout, "controller-manager", program(tools, "kube-controller-manager")?, flags))
+    Ok(process(layout, "controller-manager", tools.command("kube-controller-manager")?, flags))
 }
 
 fn scheduler(state: &State, layout: &Layout, tools: &Tools) -> Result<Process> {
@@ -174,10 +174,5 @@ fn scheduler(state: &State, layout: &Layout, tools: &Tools) -> Result<Process> {
         "--leader-elect=false".to_owned(),
         format!("--cert-dir={}", state.text("scheduler")),
     ];
-    Ok(process(layout, "scheduler", program(tools, "kube-scheduler")?, flags))
-}
-
-fn program(tools: &Tools, name: &str) -> Result<String> {
-    let path = tools.program(name)?;
-    Ok(path.to_str().context("the cache's path is plain text")?.to_owned())
+    Ok(process(layout, "scheduler", tools.command("kube-scheduler")?, flags))
 }

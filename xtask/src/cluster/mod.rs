@@ -86,7 +86,12 @@ fn raise(state: &State, layout: &Layout, tools: &Tools) -> Result<()> {
         Node::new(state, layout, number).ensure_kubernetes(&processes, tools)?;
     }
     progress::step("waiting for nodes and DNS", || {
-        ready::wait(state, layout, tools, Duration::from_secs(120))
+        let limit = Duration::from_secs(120);
+        ready::wait_for_nodes(state, tools, limit)?;
+        for number in layout.node_numbers() {
+            Node::new(state, layout, number).ensure_policies(&processes, tools)?;
+        }
+        ready::wait_for_names(state, layout, tools, limit)
     })
 }
 

@@ -63,7 +63,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Starts what makes it a node of Kubernetes. The Node object must exist, since kube-router ends without.
+    /// Starts what makes it a node of Kubernetes.
     ///
     /// # Errors
     /// When a process cannot be started.
@@ -71,36 +71,40 @@ impl<'a> Node<'a> {
         cgroups::ensure(&self.namespace())?;
         write(Path::new(&self.path("kubelet.yaml")), &self.kubelet_yaml())?;
         write(Path::new(&self.path("kube-proxy.yaml")), &self.proxy_yaml())?;
-        let program =
-            |name: &str| -> Result<String> { Ok(tools.program(name)?.to_string_lossy().into_owned()) };
-        let (node, user) = (self.name(), |user: &str| self.state.text(format!("{user}.kubeconfig")));
+        let node = self.name();
         let kubelet = vec![
-            program("kubelet")?,
+            tools.command("kubelet")?,
             format!("--config={}", self.path("kubelet.yaml")),
-            format!("--kubeconfig={}", user(&node)),
+            format!("--kubeconfig={}", self.state.text(format!("{node}.kubeconfig"))),
             format!("--hostname-override={node}"),
             format!("--node-ip={}", self.layout.address(Place::Node(self.number))),
             format!("--root-dir={}", self.path("kubelet")),
             format!("--cert-dir={}", self.path("kubelet-certs")),
         ];
-        let proxy = vec![program("kube-proxy")?, format!("--config={}", self.path("kube-proxy.yaml"))];
-        let router = vec![
-            program("kube-router")?,
+        processes.ensure(&self.process("kubelet", kubelet))?;
+        let proxy = vec![tools.command("kube-proxy")?, format!("--config={}", self.path("kube-proxy.yaml"))];
+        processes.ensure(&self.process("kube-proxy", proxy))
+    }
+
+    /// Starts what enforces policies. The node must have its address in its status, or it ends at once.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn ensure_policies(&self, processes: &Processes, tools: &Tools) -> Result<()> {
+        let words = vec![
+            tools.command("kube-router")?,
             "--run-firewall=true".to_owned(),
             "--run-router=false".to_owned(),
             "--run-service-proxy=false".to_owned(),
             "--run-loadbalancer=false".to_owned(),
-            format!("--kubeconfig={}", user("kube-router")),
-            format!("--hostname-override={node}"),
+            format!("--kubeconfig={}", self.state.text("kube-router.kubeconfig")),
+            format!("--hostname-override={}", self.name()),
             format!("--service-cluster-ip-range={}", self.layout.services()),
             "--enable-ipv6=false".to_owned(),
             "--iptables-sync-period=60s".to_owned(),
             "--health-port=0".to_owned(),
         ];
-        for (kind, words) in [("kubelet", kubelet), ("kube-proxy", proxy), ("kube-router", router)] {
-            processes.ensure(&self.process(kind, words))?;
-        }
-        Ok(())
+        processes.ensure(&self.process("kube-router", words))
     }
 
     /// Imports the image unless the node has it.

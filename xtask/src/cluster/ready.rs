@@ -13,23 +13,31 @@ use super::tools::Tools;
 use crate::clock;
 use crate::command::{command, output};
 
-/// Waits until pods can be scheduled on every node and names resolve.
+/// Waits until every node is Ready.
 ///
 /// # Errors
 /// Says what is not ready when `limit` is over, with what fallen processes said last.
-pub fn wait(state: &State, layout: &Layout, tools: &Tools, limit: Duration) -> Result<()> {
-    let (kubectl, timeout) = (tools.program("kubectl")?, format!("--timeout={}s", limit.as_secs()));
-    let ask = |words: &[&str]| {
-        let mut kubectl = command(&kubectl, words);
-        output(kubectl.arg(&timeout).env("KUBECONFIG", state.kubeconfig())).map(drop)
-    };
-    let attempt = || -> Result<()> {
-        ask(&["wait", "--for=condition=Ready", "node", "--all"])?;
-        ask(&["--namespace=kube-system", "rollout", "status", "deployment/coredns"])?;
-        wait_for_dns(layout, limit)
-    };
-    attempt()
-        .with_context(|| format!("the cluster is not ready. {}", Processes::of(state).fallen().join("; ")))
+pub fn wait_for_nodes(state: &State, tools: &Tools, limit: Duration) -> Result<()> {
+    ask(state, tools, limit, &["wait", "--for=condition=Ready", "node", "--all"])
+}
+
+/// Waits until names resolve.
+///
+/// # Errors
+/// As [`wait_for_nodes`].
+pub fn wait_for_names(state: &State, layout: &Layout, tools: &Tools, limit: Duration) -> Result<()> {
+    ask(state, tools, limit, &["--namespace=kube-system", "rollout", "status", "deployment/coredns"])?;
+    wait_for_dns(layout, limit).with_context(|| unready(state))
+}
+
+fn ask(state: &State, tools: &Tools, limit: Duration, words: &[&str]) -> Result<()> {
+    let mut kubectl = command(tools.program("kubectl")?, words);
+    kubectl.arg(format!("--timeout={}s", limit.as_secs())).env("KUBECONFIG", state.kubeconfig());
+    output(&mut kubectl).map(drop).with_context(|| unready(state))
+}
+
+fn unready(state: &State) -> String {
+    format!("the cluster is not ready. {}", Processes::of(state).fallen().join("; "))
 }
 
 fn wait_for_dns(layout: &Layout, limit: Duration) -> Result<()> {

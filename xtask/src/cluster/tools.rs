@@ -103,6 +103,14 @@ impl Tools {
         candidates.find(|path| path.is_file()).with_context(|| format!("no module builds {name}"))
     }
 
+    /// The same as a word of a command line.
+    ///
+    /// # Errors
+    /// As [`Tools::program`].
+    pub fn command(&self, name: &str) -> Result<String> {
+        Ok(self.program(name)?.to_str().context("the cache's path must be plain text")?.to_owned())
+    }
+
     /// The image that holds a pod's namespaces open.
     ///
     /// # Errors

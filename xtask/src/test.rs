@@ -1,0 +1,105 @@
+//! `cargo xtask test`: everything that has to pass before a change lands, from formatting to the tests on a real
+//! cluster, with all the set-up that they need. What is tested is in the crates and in `tests/`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cluster::layout::ClusterName;
+use crate::cluster::state::Provider;
+use crate::cluster::tools::Tools;
+use crate::cluster::{self, Wanted, down};
+use crate::command::{command, described};
+use crate::{images, packages, progress};
+
+/// The cluster that the tests make and remove; a person's own is called otherwise.
+const CLUSTER: &str = "test";
+
+/// What `cargo xtask test` is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Fail where the tests on a real cluster cannot run, instead of saying so.
+    pub require_cluster: bool,
+    /// Install missing packages without asking.
+    pub yes: bool,
+    /// Leave the cluster up, for a look at what failed.
+    pub keep: bool,
+    /// Only the tests on the cluster whose names contain this, without the earlier steps.
+    pub only: Option<String>,
+}
+
+/// Runs every step in turn and stops at the first that fails.
+///
+/// # Errors
+/// Names the step.
+pub fn run(wish: &Wish) -> Result<()> {
+    if wish.only.is_none() {
+        cargo("formatting", &["fmt", "--all", "--check"])?;
+        cargo("lints", &["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"])?;
+        cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
+    }
+    match packages::ensure(wish.yes) {
+        Ok(()) => on_a_cluster(wish),
+        Err(reason) if wish.require_cluster => Err(reason.context("the tests on a real cluster cannot run here")),
+        Err(reason) => {
+            progress::note("");
+            progress::note("*** The tests on a real cluster did NOT run:");
+            progress::note(&format!("*** {reason:#}"));
+            progress::note("*** Everything else passed. Pass --require-cluster to make this an error.");
+            Ok(())
+        }
+    }
+}
+
+fn on_a_cluster(wish: &Wish) -> Result<()> {
+    let name: ClusterName = CLUSTER.parse()?;
+    let tools = Tools::ensure()?;
+    let built = images::build("fast", "dev")?;
+    let archives: Vec<_> = built.into_iter().map(|image| image.archive).collect();
+    // Left over from a run that was killed; its state would not be what the tests begin from.
+    down::down(&name)?;
+    let outcome = cluster::up(&Wanted { name: name.clone(), nodes: Some(2), provider: Provider::Local, yes: wish.yes })
+        .and_then(|state| {
+            cluster::load(&name, &archives)?;
+            end_to_end(&tools, &state.kubeconfig(), wish.only.as_deref())
+        });
+    if wish.keep {
+        progress::note(&format!("the cluster is still up; remove it with `cargo xtask cluster down --name {name}`"));
+        return outcome;
+    }
+    let removed = progress::step("removing the cluster", || down::down(&name));
+    outcome.and(removed)
+}
+
+fn end_to_end(tools: &Tools, kubeconfig: &Path, only: Option<&str>) -> Result<()> {
+    let mut arguments = vec!["test", "--locked", "-p", "bulkhead-tests", "--features", "e2e", "--test", "e2e", "--"];
+    arguments.extend(["--test-threads", "1"]);
+    arguments.extend(only);
+    let mut tests = cargo_command(&arguments);
+    tests
+        .env("KUBECONFIG", kubeconfig)
+        .env("BULKHEAD_CLUSTER", CLUSTER)
+        .env("BULKHEAD_KUBECTL", tools.program("kubectl")?)
+        .env("BULKHEAD_HELM", tools.program("helm")?)
+        .env("BULKHEAD_XTASK", std::env::current_exe().context("the path of this program cannot be told")?);
+    progress::step("tests on a real cluster", || status(&mut tests))
+}
+
+fn cargo(what: &str, arguments: &[&str]) -> Result<()> {
+    progress::step(what, || status(&mut cargo_command(arguments)))
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    command(std::env::var_os("CARGO").unwrap_or("cargo".into()), arguments)
+}
+
+/// Runs it with its output where the person sees it.
+fn status(command: &mut Command) -> Result<()> {
+    let words = described(command);
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{words}`"))?;
+    if !status.success() {
+        bail!("`{words}` failed ({status})");
+    }
+    Ok(())
+}
