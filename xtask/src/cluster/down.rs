@@ -1,6 +1,7 @@
 //! Removes everything of a cluster and nothing else. It asks the machine what is there rather than the
 //! cluster's records, so that it works after a crash half way, and when the folder is gone.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -84,16 +85,26 @@ fn remove_namespaces(name: &ClusterName) -> Result<()> {
 /// What programs leave in places that they share with others: results of network plugins, and links to
 /// pods' logs. Nothing depends on them, so failures are of no interest.
 fn remove_traces(name: &ClusterName, folder: &Path) {
-    for entry in fs::read_dir("/var/lib/cni/results").into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(|file| name.owns_network_result(file)) {
-            let _ = fs::remove_file(entry.path());
-        }
+    let results = Path::new("/var/lib/cni/results");
+    let entries = fs::read_dir(results).into_iter().flatten().flatten();
+    let files: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    for file in owned_results(name, &files) {
+        let _ = fs::remove_file(results.join(file));
     }
     for entry in fs::read_dir("/var/log/containers").into_iter().flatten().flatten() {
         if fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(folder)) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// The results of the cluster's networks, and of the loopback of the same containers, which names no
+/// network of ours.
+fn owned_results<'a>(name: &ClusterName, files: &'a [String]) -> Vec<&'a String> {
+    let container = |file: &'a str| file.rsplit('-').nth(1).unwrap_or_default();
+    let ours = files.iter().filter(|file| name.owns_network_result(file));
+    let containers: BTreeSet<_> = ours.map(|file| container(file)).collect();
+    files.iter().filter(|file| containers.contains(container(file))).collect()
 }
 
 fn remove_folder(folder: &Path) -> Result<()> {
@@ -108,6 +119,19 @@ fn remove_folder(folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_of_other_clusters_containers_stay() {
+        let (ours, theirs) = ("0a".repeat(32), "0b".repeat(32));
+        let files = [
+            format!("bk-dev-n1-{ours}-eth0"),
+            format!("cni-loopback-{ours}-lo"),
+            format!("bk-dev-n1-n1-{theirs}-eth0"),
+            format!("cni-loopback-{theirs}-lo"),
+        ];
+        let found = owned_results(&"dev".parse().unwrap(), &files);
+        assert_eq!(found, [&files[0], &files[1]]);
+    }
 
     #[test]
     fn only_mounts_inside_the_folder_are_found() {
