@@ -3,6 +3,7 @@
 
 pub mod eventually;
 pub mod pods;
+pub mod stall;
 pub mod traffic;
 pub mod world;
 
