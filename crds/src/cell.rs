@@ -41,9 +41,8 @@ use crate::names;
         json_path = ".status.conditions[?(@.type==\"Ready\")].message",
         priority = 1
     ),
-    validation = Rule::new("oldSelf.hasValue() || (size(self.metadata.name) <= 50 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))")
+    validation = Rule::new("size(self.metadata.name) <= 50 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be at most 50 characters of a-z, 0-9 and -, starting and ending with a letter or digit: the namespace cell-NAME is made from it")
-        .optional_old_self(true)
 )]
 #[x_kube(
     cel,

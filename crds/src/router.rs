@@ -27,9 +27,8 @@ use crate::duration::Duration;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 63")
+    validation = Rule::new("size(self.metadata.name) <= 63")
         .message("metadata.name must be at most 63 characters: the pods of the router carry it as a label")
-        .optional_old_self(true)
 )]
 #[x_kube(
     cel,

@@ -29,9 +29,8 @@ use crate::duration::Duration;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 50")
+    validation = Rule::new("size(self.metadata.name) <= 50")
         .message("metadata.name must be at most 50 characters: the names and labels of revisions are made from it")
-        .optional_old_self(true)
 )]
 #[x_kube(
     cel,
