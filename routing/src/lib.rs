@@ -5,6 +5,7 @@ mod condition;
 pub mod decide;
 pub mod explain;
 pub mod health;
+mod json;
 pub mod request;
 pub mod table;
 

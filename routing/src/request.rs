@@ -6,6 +6,7 @@ use bulkhead_protocol::Reason;
 
 use crate::condition::Source;
 use crate::decide::Refusal;
+use crate::json::{Found, Pointers};
 
 /// The parts of a request that rules can name. Everything is as the client sent it; decoding is this crate's.
 pub trait RequestView {
@@ -60,22 +61,24 @@ impl RequestView for RequestParts {
     }
 }
 
-/// The value of that part of the request; none when the request has no such part.
-///
-/// # Errors
-/// `Malformed` when the part is in a body that is no JSON.
-pub(crate) fn read<'r>(
-    source: &Source,
-    view: &'r impl RequestView,
-) -> Result<Option<Cow<'r, [u8]>>, Refusal> {
-    Ok(match source {
+/// The value of that part of the request's head; none when it has no such part, or when the part is in the body.
+pub(crate) fn read_head<'r>(source: &Source, view: &'r impl RequestView) -> Option<Cow<'r, [u8]>> {
+    match source {
         Source::Method => Some(view.method().as_bytes().into()),
         Source::Path => Some(view.path().as_bytes().into()),
         Source::Host => view.host().map(host),
         Source::Header(name) => view.header(name).map(Cow::Borrowed),
         Source::Query(name) => view.query().and_then(|query| parameter(query, name)),
-        Source::Pointer(pointer) => pointed(view.body(), pointer)?,
-    })
+        Source::Pointer(_) => None,
+    }
+}
+
+/// The values of those pointers in the request's body.
+///
+/// # Errors
+/// `Malformed` when the body is no JSON.
+pub(crate) fn read_body<'r>(pointers: &Pointers, view: &'r impl RequestView) -> Result<Found<'r>, Refusal> {
+    pointers.find(view.body()).map_err(|error| Refusal::new(Reason::Malformed, error.to_string()))
 }
 
 /// In small letters and without a port.
@@ -121,17 +124,58 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// Stands in until the scanner takes its place.
-fn pointed<'r>(body: &'r [u8], pointer: &str) -> Result<Option<Cow<'r, [u8]>>, Refusal> {
-    if body.is_empty() {
-        return Ok(None);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(request: &RequestParts, source: &Source, expected: Option<&str>) {
+        let value = read_head(source, request);
+        assert_eq!(value.as_deref(), expected.map(str::as_bytes), "{source} of {request:?}");
     }
-    let value: serde_json::Value = serde_json::from_slice(body)
-        .map_err(|error| Refusal::new(Reason::Malformed, format!("the body is no JSON: {error}")))?;
-    Ok(match value.pointer(pointer) {
-        Some(serde_json::Value::String(text)) => Some(Cow::Owned(text.clone().into_bytes())),
-        Some(serde_json::Value::Number(number)) => Some(Cow::Owned(number.to_string().into_bytes())),
-        Some(serde_json::Value::Bool(value)) => Some(Cow::Owned(value.to_string().into_bytes())),
-        _ => None,
-    })
+
+    #[test]
+    fn hosts_lose_port_and_capitals() {
+        for (sent, expected) in [
+            ("Pay.Example.COM:8080", "pay.example.com"),
+            ("pay.example.com", "pay.example.com"),
+            ("10.0.0.1:80", "10.0.0.1"),
+            ("[::1]:8080", "[::1]"),
+            ("[2001:DB8::1]", "[2001:db8::1]"),
+        ] {
+            let request = RequestParts { host: Some(sent.to_owned()), ..RequestParts::default() };
+            check(&request, &Source::Host, Some(expected));
+        }
+        check(&RequestParts::default(), &Source::Host, None);
+    }
+
+    #[test]
+    fn query_parameters_are_decoded_and_the_first_of_a_name_counts() {
+        let query = "a=1&a=2&%62=x%2Fy+z%zz%4&empty=&flag&c%3Dd=e=f";
+        let request = RequestParts { query: Some(query.to_owned()), ..RequestParts::default() };
+        for (name, expected) in [
+            ("a", Some("1")),
+            ("b", Some("x/y z%zz%4")),
+            ("empty", Some("")),
+            ("flag", Some("")),
+            ("c=d", Some("e=f")),
+            ("A", None),
+            ("zz", None),
+        ] {
+            check(&request, &Source::Query(name.to_owned()), expected);
+        }
+    }
+
+    #[test]
+    fn the_rest_is_as_it_was_sent() {
+        let request = RequestParts {
+            method: "POST".to_owned(),
+            path: "/a%2Fb/C".to_owned(),
+            headers: vec![("x-a".to_owned(), b"V".to_vec()), ("x-a".to_owned(), b"w".to_vec())],
+            ..RequestParts::default()
+        };
+        check(&request, &Source::Method, Some("POST"));
+        check(&request, &Source::Path, Some("/a%2Fb/C"));
+        check(&request, &Source::Header("x-a".to_owned()), Some("V"));
+        check(&request, &Source::Header("x-b".to_owned()), None);
+    }
 }

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Refusal;
 use crate::request::{self, RequestView};
-use crate::table::Rule;
+use crate::table::{KeySource, Rule};
 
 /// What picks the cell: equal keys pick equal cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,8 +29,13 @@ impl Key {
 /// # Errors
 /// `Malformed` when the key is in a body that is no JSON, or when an `owner` rule finds no key.
 pub fn key(rule: &Rule, view: &impl RequestView, transaction: &TransactionId) -> Result<Key, Refusal> {
-    let Some(source) = &rule.key else { return Ok(Key::of(transaction.as_bytes())) };
-    match request::read(source, view)? {
+    let Some(KeySource { source, pointers }) = &rule.key else { return Ok(Key::of(transaction.as_bytes())) };
+    let value = if source.is_body() {
+        request::read_body(pointers, view)?.pop().flatten()
+    } else {
+        request::read_head(source, view)
+    };
+    match value {
         Some(value) => Ok(Key::of(&value)),
         None if rule.owner => Err(Refusal::new(
             Reason::Malformed,

@@ -1,15 +1,16 @@
-//! Finding the rule of a request.
+//! Finding the rule of a request: what the head decides, and the body only where a rule before that depends on it.
 
 use bulkhead_protocol::Reason;
 
 use super::Refusal;
 use crate::request::{self, RequestView};
-use crate::table::{Rule, Table};
+use crate::table::{Open, Rule, Table, TableListener};
 
 /// The first rule of the listener that matches.
 ///
 /// # Errors
-/// `NoRule` when none matches; `Malformed` when a rule that could match needs the body, and that is no JSON.
+/// `NoRule` when none matches; `Malformed` when a rule that could match needs the body, and that is no JSON: such a
+/// request never falls through to a rule that does not look.
 pub fn match_rule<'t>(
     table: &'t Table,
     listener: &str,
@@ -18,14 +19,24 @@ pub fn match_rule<'t>(
     let Some(listener) = table.listener(listener) else {
         return Err(Refusal::new(Reason::NoRule, format!("the table has no listener {listener:?}")));
     };
-    for arm in &listener.arms {
-        let mut holds = true;
-        for condition in &arm.conditions {
-            holds = holds && condition.holds(request::read(&condition.source, view)?.as_ref());
-        }
-        if holds {
-            return Ok(&table.rules[arm.rule as usize]);
-        }
-    }
-    Err(Refusal::new(Reason::NoRule, format!("no rule of listener {:?} matches", listener.name)))
+    let open = by_head(listener, view);
+    let arm = if open.needs_body() {
+        let values = request::read_body(&listener.index.pointers, view)?;
+        listener.index.by_body(&open, &values)
+    } else {
+        open.best
+    };
+    let rule = listener.index.arm(arm).and_then(|arm| table.rules.get(arm.rule as usize));
+    rule.ok_or_else(|| {
+        Refusal::new(Reason::NoRule, format!("no rule of listener {:?} matches", listener.name))
+    })
+}
+
+pub(crate) fn needs_body(listener: &TableListener, view: &impl RequestView) -> bool {
+    by_head(listener, view).needs_body()
+}
+
+fn by_head<'t>(listener: &'t TableListener, view: &impl RequestView) -> Open<'t> {
+    let values: Vec<_> = listener.index.head.iter().map(|source| request::read_head(source, view)).collect();
+    listener.index.by_head(&values)
 }

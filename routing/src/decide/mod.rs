@@ -13,6 +13,7 @@ pub use choose::{choose, shares};
 pub(crate) use hash::digest_name;
 pub use hash::{Key, key};
 pub use matching::match_rule;
+pub(crate) use matching::needs_body;
 
 /// Why no cell gets the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

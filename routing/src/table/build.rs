@@ -10,9 +10,10 @@ use bulkhead_crds::policy::ParentRef;
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
 
 use super::draft::{self, Draft};
+use super::index::Index;
 use super::shift;
 use super::verdict::Complaints;
-use super::{Arm, CellIndex, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell, TableListener};
+use super::{CellIndex, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell, TableListener};
 use crate::condition::Condition;
 
 /// Whole lists, as they are at one moment, in any order.
@@ -42,11 +43,15 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
         ..Table::default()
     };
     add_cells(&mut table, &inputs.cells);
-    let mut builder = Builder { table, taken: HashMap::new(), verdicts: Vec::new() };
+    let alternatives = vec![Vec::new(); table.listeners.len()];
+    let mut builder = Builder { table, alternatives, taken: HashMap::new(), verdicts: Vec::new() };
     for policy in in_order(&inputs.policies) {
         builder.add_policy(inputs.router, policy);
     }
-    let Builder { mut table, verdicts, .. } = builder;
+    let Builder { mut table, alternatives, verdicts, .. } = builder;
+    for (listener, alternatives) in table.listeners.iter_mut().zip(alternatives) {
+        listener.index = Index::new(alternatives);
+    }
     let shifts = shift::apply(&mut table, &inputs.policies, &inputs.shifts);
     Build { table, verdicts, shifts }
 }
@@ -57,7 +62,7 @@ fn listener(spec: &bulkhead_crds::Listener) -> TableListener {
         port: spec.port,
         explain: spec.explain,
         limits: spec.limits.clone(),
-        arms: Vec::new(),
+        index: Index::default(),
         buffer_limit: 0,
     }
 }
@@ -103,6 +108,8 @@ fn names(policy: &RoutingPolicy) -> (&str, &str) {
 
 struct Builder {
     table: Table,
+    /// For each listener, in order, the matches with the place of their rule.
+    alternatives: Vec<Vec<(u32, Vec<Condition>)>>,
     /// Which rule has a match already, by place of the listener and precedence.
     taken: HashMap<(usize, i32, Vec<Condition>), RuleId>,
     verdicts: Vec<ParentVerdict>,
@@ -221,7 +228,7 @@ impl Builder {
                 }
                 self.taken.insert(taken, rule.id.clone());
                 let target = &mut self.table.listeners[*listener];
-                target.arms.push(Arm { rule: place, conditions: conditions.clone() });
+                self.alternatives[*listener].push((place, conditions.clone()));
                 target.buffer_limit = target.buffer_limit.max(rule.restart.buffer_limit);
                 serves = true;
             }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bulkhead_crds::policy::{self, RoutingRule};
 
-use super::{CellIndex, Failback, Group, GroupCell, Restart, Rule, RuleId};
+use super::{CellIndex, Failback, Group, GroupCell, KeySource, Restart, Rule, RuleId};
 use crate::condition::{Condition, Source};
+use crate::json::Pointers;
 
 /// Weights above this say nothing more, and keep products within 53 bits.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -38,7 +39,7 @@ pub(crate) fn read(
     if spec.owner && spec.key.is_none() {
         return Err("owner: true needs a key".to_owned());
     }
-    let key = spec.key.as_ref().map(Source::parse).transpose().map_err(|error| format!("key: {error}"))?;
+    let key = spec.key.as_ref().map(read_key).transpose().map_err(|error| format!("key: {error}"))?;
     let arms = arms(&spec.matches)?;
     let restart = restart(&spec.restart)?;
     let (mut missing, mut repeated) = (Vec::new(), Vec::new());
@@ -49,6 +50,17 @@ pub(crate) fn read(
     let failback = failback(&spec.failback);
     let rule = Rule { id, key, groups, owner: spec.owner, restart, failback, shifts: Vec::new() };
     Ok(Draft { rule, arms, missing, repeated })
+}
+
+fn read_key(spec: &policy::Source) -> Result<KeySource, String> {
+    let source = Source::parse(spec)?;
+    let pointers = match &source {
+        Source::Pointer(pointer) => Pointers::new([pointer.as_str()]),
+        Source::Method | Source::Path | Source::Host | Source::Header(_) | Source::Query(_) => {
+            Pointers::default()
+        }
+    };
+    Ok(KeySource { source, pointers })
 }
 
 fn arms(matches: &[policy::Match]) -> Result<Vec<Vec<Condition>>, String> {

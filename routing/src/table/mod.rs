@@ -2,6 +2,8 @@
 
 mod build;
 mod draft;
+mod index;
+mod ranges;
 mod shift;
 mod verdict;
 
@@ -13,8 +15,11 @@ use bulkhead_crds::cell::{Capacity, CellState};
 use bulkhead_crds::policy::{RestartPolicy, TooLarge};
 use bulkhead_crds::router::Limits;
 
-use crate::condition::{Condition, Source};
+use crate::condition::Source;
+use crate::json::Pointers;
 use crate::request::RequestView;
+use index::Index;
+pub(crate) use index::Open;
 
 pub use build::{Build, Inputs, build};
 pub use draft::bytes;
@@ -79,17 +84,9 @@ pub struct TableListener {
     pub port: u16,
     pub explain: bool,
     pub limits: Limits,
-    pub(crate) arms: Vec<Arm>,
+    pub(crate) index: Index,
     /// Largest `bufferLimit` of the listener's rules, in bytes: what may be held before it is known which rule it is.
     pub buffer_limit: u64,
-}
-
-/// One alternative of a rule's `matches`, in the order in which the listener tries them.
-#[derive(Debug)]
-pub(crate) struct Arm {
-    pub(crate) rule: u32,
-    /// In normal form: sorted, the head's conditions before the body's.
-    pub(crate) conditions: Vec<Condition>,
 }
 
 /// `NAMESPACE/POLICY/RULE`.
@@ -100,13 +97,21 @@ pub struct RuleId(Arc<str>);
 #[derive(Debug)]
 pub struct Rule {
     pub id: RuleId,
-    pub(crate) key: Option<Source>,
+    pub(crate) key: Option<KeySource>,
     pub groups: Vec<Group>,
     pub owner: bool,
     pub restart: Restart,
     pub failback: Failback,
     /// Newest first.
     pub(crate) shifts: Vec<RuleShift>,
+}
+
+/// Where a rule's key is in a request.
+#[derive(Debug)]
+pub(crate) struct KeySource {
+    pub(crate) source: Source,
+    /// The source again, when it is one in the body; else none.
+    pub(crate) pointers: Pointers,
 }
 
 #[derive(Debug)]
@@ -198,9 +203,8 @@ impl Table {
 
     /// Whether a rule that the request's head could match looks into the body, so that it must be whole before
     /// [`crate::decide::match_rule`] is asked.
-    pub fn needs_body(&self, listener: &str, _view: &impl RequestView) -> bool {
-        let Some(listener) = self.listener(listener) else { return false };
-        listener.arms.iter().flat_map(|arm| &arm.conditions).any(|condition| condition.source.is_body())
+    pub fn needs_body(&self, listener: &str, view: &impl RequestView) -> bool {
+        self.listener(listener).is_some_and(|listener| crate::decide::needs_body(listener, view))
     }
 
     /// Every rule that some listener serves.
@@ -235,7 +239,7 @@ impl Rule {
 
     /// Whether the cell is chosen by something in the body.
     pub fn key_needs_body(&self) -> bool {
-        self.key.as_ref().is_some_and(Source::is_body)
+        self.key.as_ref().is_some_and(|key| key.source.is_body())
     }
 }
 
