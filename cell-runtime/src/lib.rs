@@ -1,1 +1,150 @@
-//! Placeholder.
+//! The orchestrator of a cell: fronts its services, watches their readiness, and tells every router whether the cell
+//! is ready. It knows nothing of other cells, and never talks to the operator.
+
+mod accept;
+mod age;
+mod args;
+mod body;
+mod call;
+mod cell;
+pub mod config;
+mod discovery;
+mod fields;
+mod health;
+mod limits;
+mod metrics;
+mod peers;
+mod probe;
+mod refusal;
+mod request;
+mod service;
+mod speaker;
+mod steps;
+mod traffic;
+pub mod verdict;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use bulkhead_process::{Admin, Readiness, Shutdown, admin};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+pub use args::Args;
+pub use config::{CellConfig, Config, Discovery};
+
+use crate::cell::Cell;
+use crate::metrics::Metrics;
+
+/// Runs until the shutdown and its drain are over.
+///
+/// # Errors
+/// When the configuration cannot be run, or an address cannot be listened on.
+pub async fn run(config: Config, shutdown: Shutdown) -> anyhow::Result<()> {
+    Bound::bind(config).await?.run(shutdown).await
+}
+
+/// A cell-runtime that listens but does not answer yet.
+pub struct Bound {
+    config: Config,
+    traffic: TcpListener,
+    health: TcpListener,
+    admin: Option<TcpListener>,
+    addresses: Addresses,
+}
+
+/// Where a cell-runtime listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    pub traffic: SocketAddr,
+    pub health: SocketAddr,
+    pub admin: Option<SocketAddr>,
+}
+
+impl Bound {
+    /// Opens the sockets, so that port 0 becomes known.
+    ///
+    /// # Errors
+    /// When the configuration cannot be run, or an address cannot be listened on.
+    pub async fn bind(config: Config) -> anyhow::Result<Self> {
+        config.cell.validate()?;
+        let (traffic, health) = listen_pair(config.listen, config.health_listen).await?;
+        let admin = match config.admin_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let addresses = Addresses {
+            traffic: traffic.local_addr()?,
+            health: health.local_addr()?,
+            admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
+        };
+        Ok(Self { config, traffic, health, admin, addresses })
+    }
+
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Runs until the shutdown and its drain are over.
+    ///
+    /// # Errors
+    /// When the registry has these metrics already.
+    pub async fn run(self, shutdown: Shutdown) -> anyhow::Result<()> {
+        let Config { cell, pod, discovery, body_limit, drain_timeout, registry, .. } = self.config;
+        let metrics = Metrics::new(&registry)?;
+        let Addresses { traffic, health, .. } = self.addresses;
+        tracing::info!(cell = cell.cell, revision = cell.revision, pod, %traffic, %health, "serving");
+        let cell = Arc::new(Cell::new(cell, pod, body_limit, metrics));
+        let readiness = Readiness::new();
+        let gate = readiness.gate("traffic");
+        // Everything spawned here ends with this function.
+        let mut tasks = JoinSet::new();
+        if let Some(listener) = self.admin {
+            let admin = Admin { registry, readiness, ..Admin::default() };
+            tasks.spawn(async move {
+                if let Err(error) = admin::serve(listener, admin, Shutdown::new()).await {
+                    tracing::error!(%error, "the admin server ended");
+                }
+            });
+        }
+        tasks.spawn(discovery::run(Arc::clone(&cell), discovery));
+        tasks.spawn(speaker::run(Arc::clone(&cell)));
+        tasks.spawn(health::serve(self.health, Arc::clone(&cell)));
+        gate.open();
+        let closing = shutdown.requested();
+        tasks.spawn(async move {
+            closing.await;
+            gate.close("draining");
+        });
+        traffic::serve(self.traffic, cell, shutdown, drain_timeout).await;
+        Ok(())
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Traffic, and health on the port after it unless told otherwise. Port 0 takes two free ports in a row.
+async fn listen_pair(
+    traffic: SocketAddr,
+    health: Option<SocketAddr>,
+) -> anyhow::Result<(TcpListener, TcpListener)> {
+    if let Some(health) = health {
+        return Ok((listen(traffic).await?, listen(health).await?));
+    }
+    let tries = if traffic.port() == 0 { 100 } else { 1 };
+    let mut last = anyhow::anyhow!("no port after {traffic} for health");
+    for _ in 0..tries {
+        let first = listen(traffic).await?;
+        let mut next = first.local_addr()?;
+        let Some(port) = next.port().checked_add(1) else { continue };
+        next.set_port(port);
+        match listen(next).await {
+            Ok(second) => return Ok((first, second)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,26 @@
+//! Accepts connections, whatever happens.
+
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+
+/// After an error that the next try would meet again, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The next connection, with Nagle's algorithm off.
+pub(crate) async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "a connection was gone before it was served");
+                }
+                return stream;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "could not accept a connection");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The flags, and how they become a configuration: all by themselves outside Kubernetes, beside a file within.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bulkhead_crds::cell::Capacity;
+use bulkhead_crds::template::{Entry, Service, Step};
+use bulkhead_process::LogArgs;
+use clap::Parser;
+use prometheus::Registry;
+
+use crate::config::{CellConfig, Config, DEFAULT_BODY_LIMIT, Discovery};
+
+/// The orchestrator of a cell.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "bulkhead-cell-runtime", version)]
+pub struct Args {
+    /// Name of the cell; default: the file's.
+    #[arg(long, env = "BULKHEAD_CELL")]
+    cell: Option<String>,
+    /// What this pod calls itself.
+    #[arg(long, env = "POD_NAME", default_value = "cell-runtime")]
+    pod_name: String,
+    /// Where routers send transactions.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// Where routers read the health stream; default: the port after `--listen`'s.
+    #[arg(long)]
+    health_listen: Option<SocketAddr>,
+    #[arg(long, default_value = "0.0.0.0:9090")]
+    admin_address: SocketAddr,
+    /// The cell's services, entry, steps and capacity, as YAML. Flags of the same meaning win.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// `NAME=HOST:PORT[/READINESS-PATH]`; once for each pod of each service.
+    #[arg(long = "service")]
+    services: Vec<String>,
+    /// The service that takes whole transactions.
+    #[arg(long)]
+    entry: Option<String>,
+    /// `NAME:/PATH`; the services that are called in turn, in this order.
+    #[arg(long = "step")]
+    steps: Vec<String>,
+    /// Health addresses of the cell's other orchestrators, outside Kubernetes.
+    #[arg(long = "peer")]
+    peers: Vec<SocketAddr>,
+    /// Find the pods of services, and peers, by EndpointSlices in this pod's own namespace.
+    #[arg(long)]
+    kubernetes: bool,
+    /// The namespace; default: this pod's own.
+    #[arg(long, env = "POD_NAMESPACE")]
+    namespace: Option<String>,
+    /// Transactions that the whole cell may have under way.
+    #[arg(long)]
+    capacity_in_flight: Option<u32>,
+    /// Transactions that may begin each second in the whole cell.
+    #[arg(long)]
+    capacity_requests_per_second: Option<u32>,
+    /// Largest body that steps pass on, in bytes.
+    #[arg(long, default_value_t = DEFAULT_BODY_LIMIT)]
+    body_limit: usize,
+    /// How long to go on serving at most once asked to stop.
+    #[arg(long, default_value = "25s")]
+    drain_timeout: bulkhead_crds::Duration,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// One `--service`.
+#[derive(Debug, PartialEq, Eq)]
+struct ServiceFlag {
+    name: String,
+    host: String,
+    readiness_path: String,
+}
+
+impl Args {
+    /// Reads the file, resolves hosts, and connects to Kubernetes where that is wanted.
+    ///
+    /// # Errors
+    /// When the file or a flag is malformed, with which.
+    pub async fn into_config(self, registry: Registry) -> anyhow::Result<Config> {
+        let (cell, fixed) = self.cell_config()?;
+        let discovery = if self.kubernetes {
+            ensure!(fixed.is_empty(), "--kubernetes finds the pods of services itself; leave out --service");
+            let client = kube::Client::try_default().await.context("cannot reach Kubernetes")?;
+            let namespace = self.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+            Discovery::Kubernetes { client, namespace }
+        } else {
+            Discovery::Fixed { services: fixed, peers: self.peers }
+        };
+        Ok(Config {
+            cell,
+            pod: self.pod_name,
+            listen: self.listen,
+            health_listen: self.health_listen,
+            admin_listen: Some(self.admin_address),
+            discovery,
+            body_limit: self.body_limit,
+            drain_timeout: Duration::from(self.drain_timeout),
+            registry,
+        })
+    }
+
+    fn cell_config(&self) -> anyhow::Result<(CellConfig, BTreeMap<String, Vec<SocketAddr>>)> {
+        let mut cell = match &self.config {
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+                serde_yaml::from_str(&text)
+                    .with_context(|| format!("the configuration {} is malformed", path.display()))?
+            }
+            None => CellConfig::default(),
+        };
+        if let Some(name) = &self.cell {
+            cell.cell.clone_from(name);
+        }
+        let mut fixed: BTreeMap<String, Vec<SocketAddr>> = BTreeMap::new();
+        for text in &self.services {
+            let flag = parse_service(text)?;
+            let addresses = flag.host.to_socket_addrs().with_context(|| format!("--service {text}"))?;
+            fixed.entry(flag.name.clone()).or_default().extend(addresses);
+            if !cell.services.iter().any(|service| service.name == flag.name) {
+                cell.services.push(flag.service());
+            }
+        }
+        if let Some(service) = &self.entry {
+            cell.entry = Some(Entry { service: service.clone(), ..Entry::default() });
+        }
+        if !self.steps.is_empty() {
+            cell.steps = self.steps.iter().map(|text| parse_step(text)).collect::<anyhow::Result<_>>()?;
+        }
+        if self.capacity_in_flight.is_some() || self.capacity_requests_per_second.is_some() {
+            cell.capacity = Some(Capacity {
+                in_flight: self.capacity_in_flight,
+                requests_per_second: self.capacity_requests_per_second,
+            });
+        }
+        Ok((cell, fixed))
+    }
+}
+
+impl ServiceFlag {
+    fn service(&self) -> Service {
+        Service {
+            name: self.name.clone(),
+            readiness_path: self.readiness_path.clone(),
+            min_ready: 1,
+            required: true,
+            ..Service::default()
+        }
+    }
+}
+
+fn parse_service(text: &str) -> anyhow::Result<ServiceFlag> {
+    let malformed = || format!("--service {text:?} is not NAME=HOST:PORT[/READINESS-PATH]");
+    let (name, rest) = text.split_once('=').with_context(malformed)?;
+    let (host, path) = match rest.find('/') {
+        Some(slash) => rest.split_at(slash),
+        None => (rest, "/readyz"),
+    };
+    ensure!(!name.is_empty() && host.contains(':'), malformed());
+    Ok(ServiceFlag { name: name.to_owned(), host: host.to_owned(), readiness_path: path.to_owned() })
+}
+
+/// Steps by flag have the time-out that steps have by default.
+fn parse_step(text: &str) -> anyhow::Result<Step> {
+    let (service, path) =
+        text.split_once(':').with_context(|| format!("--step {text:?} is not NAME:/PATH"))?;
+    ensure!(path.starts_with('/'), "--step {text:?}: the path must begin with /");
+    let step = serde_json::json!({"service": service, "path": path});
+    serde_json::from_value(step).with_context(|| format!("--step {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(flags: &[&str]) -> anyhow::Result<(CellConfig, BTreeMap<String, Vec<SocketAddr>>)> {
+        Args::parse_from([&["bulkhead-cell-runtime"], flags].concat()).cell_config()
+    }
+
+    #[test]
+    fn flags_alone_make_a_cell() {
+        let (cell, fixed) = parse(&[
+            "--cell=a",
+            "--service=web=127.0.0.1:81",
+            "--service=web=127.0.0.1:82",
+            "--service=db=127.0.0.1:83/health",
+            "--entry=web",
+        ])
+        .expect("parses");
+        assert_eq!(cell.validate(), Ok(()));
+        assert_eq!((fixed["web"].len(), fixed["db"].len(), cell.services.len()), (2, 1, 2));
+        assert_eq!(cell.services[1].readiness_path, "/health");
+    }
+
+    #[test]
+    fn steps_keep_their_order_and_have_a_time_out() {
+        let (cell, _) =
+            parse(&["--service=x=127.0.0.1:81", "--step=x:/one", "--step=x:/two"]).expect("parses");
+        let paths: Vec<&str> = cell.steps.iter().map(|step| step.path.as_str()).collect();
+        assert_eq!(paths, ["/one", "/two"]);
+        assert_eq!(cell.steps[0].timeout, bulkhead_crds::Duration::from_secs(5));
+    }
+
+    #[test]
+    fn malformed_flags_are_named() {
+        for flags in [["--service=web"], ["--service=web=nohost"], ["--step=x"], ["--step=x:path"]] {
+            let error = parse(&flags).expect_err(flags[0]);
+            assert!(format!("{error:#}").contains(flags[0].split('=').next().expect("a flag")), "{error:#}");
+        }
+    }
+}

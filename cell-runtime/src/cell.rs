@@ -1,0 +1,141 @@
+//! What the parts of one cell-runtime share: the services, the counts, the verdict as it stands. No part waits for
+//! another through it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bulkhead_process::{Connector, Monotonic};
+use bulkhead_protocol::{Beat, Verdict};
+use tokio::sync::{Notify, watch};
+
+use crate::age::Age;
+use crate::config::CellConfig;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::probe;
+use crate::service::Service;
+use crate::verdict::{Judgement, ServiceView};
+
+pub(crate) struct Cell {
+    pub(crate) config: CellConfig,
+    pub(crate) pod: String,
+    pub(crate) body_limit: usize,
+    pub(crate) services: BTreeMap<String, Arc<Service>>,
+    pub(crate) connector: Connector,
+    pub(crate) clock: Monotonic,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    /// Something that the verdict depends on may have changed.
+    pub(crate) changed: Notify,
+    /// The verdict as it was spoken last.
+    pub(crate) spoken: watch::Sender<Spoken>,
+    /// Health addresses of the cell's other orchestrators.
+    pub(crate) peers: watch::Sender<Vec<SocketAddr>>,
+    pub(crate) routers: AtomicU32,
+    draining: AtomicBool,
+}
+
+/// The verdict and for how long it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spoken {
+    pub(crate) judgement: Judgement,
+    pub(crate) age: Age,
+}
+
+impl Cell {
+    pub(crate) fn new(config: CellConfig, pod: String, body_limit: usize, metrics: Metrics) -> Self {
+        let services = config
+            .services
+            .iter()
+            .map(|spec| (spec.name.clone(), Arc::new(Service::new(spec.clone()))))
+            .collect();
+        let starting = Judgement { ready: false, reason: "Starting", message: "Just started.".to_owned() };
+        Self {
+            limits: Limits::new(config.capacity.clone()),
+            config,
+            pod,
+            body_limit,
+            services,
+            connector: Connector::plain(),
+            clock: Monotonic::start(),
+            metrics,
+            changed: Notify::new(),
+            spoken: watch::Sender::new(Spoken { judgement: starting, age: Age::default() }),
+            peers: watch::Sender::default(),
+            routers: AtomicU32::new(0),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the whole list of a service's pods.
+    pub(crate) fn set_pods(self: &Arc<Self>, service: &str, addresses: &[SocketAddr]) {
+        let Some(service) = self.services.get(service) else { return };
+        for pod in service.set_pods(addresses) {
+            probe::spawn(self, &pod, &service.spec.readiness_path);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Takes the whole list of the cell's other orchestrators.
+    pub(crate) fn set_peers(&self, peers: Vec<SocketAddr>) {
+        self.limits.set_pods(u32::try_from(peers.len()).unwrap_or(u32::MAX).saturating_add(1));
+        self.peers.send_replace(peers);
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn views(&self) -> Vec<ServiceView> {
+        self.services.values().map(|service| service.view()).collect()
+    }
+
+    /// The verdict as a line says it.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let spoken = self.spoken.borrow().clone();
+        let beat = self.beat();
+        Verdict {
+            cell: self.config.cell.clone(),
+            pod: self.pod.clone(),
+            ready: spoken.judgement.ready,
+            reason: spoken.judgement.reason.to_owned(),
+            message: spoken.judgement.message,
+            ready_for_ms: spoken.age.ready_for_ms(self.clock.millis()).unwrap_or(0),
+            in_flight: beat.in_flight,
+            capacity: self.limits.cell_in_flight(),
+            revision: self.config.revision.clone(),
+            routers: beat.routers,
+        }
+    }
+
+    /// The numbers of this moment.
+    pub(crate) fn beat(&self) -> Beat {
+        let age = self.spoken.borrow().age;
+        Beat {
+            ready_for_ms: age.ready_for_ms(self.clock.millis()).unwrap_or(0),
+            in_flight: self.limits.in_flight(),
+            routers: self.routers.load(Ordering::SeqCst),
+        }
+    }
+
+    /// A place among the transactions under way; `None` past the capacity.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<Place> {
+        self.limits.begin(self.clock.millis()).then(|| Place(Arc::clone(self)))
+    }
+}
+
+/// A place among the transactions under way, given back when dropped.
+pub(crate) struct Place(Arc<Cell>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.limits.end();
+    }
+}

@@ -1,0 +1,164 @@
+//! What a cell-runtime is told: by flags outside Kubernetes, by the file that the operator renders inside. Read once;
+//! the operator starts new pods for a new revision.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bulkhead_crds::cell::Capacity;
+use bulkhead_crds::template::{Entry, Service, Step};
+use prometheus::Registry;
+use serde::{Deserialize, Serialize};
+
+/// Largest body that steps pass on; a passing entry streams and has no such limit.
+pub const DEFAULT_BODY_LIMIT: usize = 16 * 1024 * 1024;
+/// How long a stopping cell-runtime goes on serving at most.
+pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// Everything that one process needs.
+#[derive(Clone)]
+pub struct Config {
+    pub cell: CellConfig,
+    /// Name of this pod, as the routers hear it.
+    pub pod: String,
+    pub listen: SocketAddr,
+    /// Without one: the port after `listen`'s.
+    pub health_listen: Option<SocketAddr>,
+    /// Without one there is no admin server.
+    pub admin_listen: Option<SocketAddr>,
+    pub discovery: Discovery,
+    pub body_limit: usize,
+    pub drain_timeout: Duration,
+    pub registry: Registry,
+}
+
+/// Where the pods of services, and the other cell-runtimes of this cell, are found.
+#[derive(Clone)]
+pub enum Discovery {
+    /// Addresses that never change: pods by service, and the health addresses of peers.
+    Fixed { services: BTreeMap<String, Vec<SocketAddr>>, peers: Vec<SocketAddr> },
+    /// EndpointSlices in one namespace, and a peer's name to leave out: this pod's own.
+    Kubernetes { client: kube::Client, namespace: String },
+}
+
+/// The file that the operator renders: the cell's name and the parts of its template that concern the orchestrator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CellConfig {
+    pub cell: String,
+    /// Revision of the template.
+    #[serde(default)]
+    pub revision: String,
+    #[serde(default)]
+    pub services: Vec<Service>,
+    /// The service that takes whole transactions; this or `steps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry: Option<Entry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
+}
+
+/// Why a configuration cannot be run.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    #[error("the cell has no name; give one with --cell or in the file's `cell`")]
+    NoName,
+    #[error(
+        "neither an entry nor steps; name the service that takes transactions with --entry, or steps with --step"
+    )]
+    NothingToRun,
+    #[error("both an entry and steps; leave one out")]
+    Both,
+    #[error("{user} names the service {name:?}, which is not among the services; add it there")]
+    UnknownService { user: &'static str, name: String },
+    #[error("the service {0:?} is given twice; names must differ")]
+    Twice(String),
+}
+
+impl CellConfig {
+    /// # Errors
+    /// When there is nothing to run, or something names a service that is not there.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if self.cell.is_empty() {
+            return Err(Invalid::NoName);
+        }
+        match (&self.entry, self.steps.is_empty()) {
+            (None, true) => return Err(Invalid::NothingToRun),
+            (Some(_), false) => return Err(Invalid::Both),
+            _ => {}
+        }
+        for (index, service) in self.services.iter().enumerate() {
+            if self.services[..index].iter().any(|other| other.name == service.name) {
+                return Err(Invalid::Twice(service.name.clone()));
+            }
+        }
+        let entry = self.entry.iter().map(|entry| ("the entry", &entry.service));
+        let steps = self.steps.iter().map(|step| ("a step", &step.service));
+        for (user, name) in entry.chain(steps) {
+            if !self.services.iter().any(|service| service.name == *name) {
+                return Err(Invalid::UnknownService { user, name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str) -> Service {
+        Service { name: name.to_owned(), ..Service::default() }
+    }
+
+    fn valid() -> CellConfig {
+        CellConfig {
+            cell: "a".to_owned(),
+            services: vec![service("web")],
+            entry: Some(Entry { service: "web".to_owned(), ..Entry::default() }),
+            ..CellConfig::default()
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut CellConfig), invalid: &Option<Invalid>) {
+        let mut config = valid();
+        change(&mut config);
+        assert_eq!(config.validate().err(), *invalid);
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_with_what_to_do() {
+        check(|_| {}, &None);
+        check(|config| config.cell.clear(), &Some(Invalid::NoName));
+        check(|config| config.entry = None, &Some(Invalid::NothingToRun));
+        check(
+            |config| config.steps = vec![Step { service: "web".to_owned(), ..Step::default() }],
+            &Some(Invalid::Both),
+        );
+        check(|config| config.services.push(service("web")), &Some(Invalid::Twice("web".to_owned())));
+        check(
+            |config| config.services.clear(),
+            &Some(Invalid::UnknownService { user: "the entry", name: "web".to_owned() }),
+        );
+    }
+
+    #[test]
+    fn reads_what_the_operator_renders() {
+        let text = "
+cell: payments-a
+revision: payments-1
+entry: {service: web}
+services:
+- {name: web, port: 8080, readinessPath: /readyz, minReady: 2, required: true}
+- {name: audit, port: 8080, required: false}
+capacity: {inFlight: 200}
+";
+        let config: CellConfig = serde_yaml::from_str(text).expect("parses");
+        assert_eq!(config.validate(), Ok(()));
+        assert_eq!((config.services[0].min_ready, config.services[1].min_ready), (2, 1));
+        assert_eq!(config.services[1].readiness_path, "/readyz");
+        assert_eq!(config.capacity.and_then(|capacity| capacity.in_flight), Some(200));
+    }
+}

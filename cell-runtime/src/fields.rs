@@ -1,0 +1,117 @@
+//! Which header fields go on and which end here (RFC 9110, section 7.6.1). Pure.
+
+use bulkhead_protocol::fields;
+use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+pub(crate) const DEADLINE: HeaderName = HeaderName::from_static(fields::DEADLINE);
+pub(crate) const CELL: HeaderName = HeaderName::from_static(fields::CELL);
+pub(crate) const OUTCOME: HeaderName = HeaderName::from_static(fields::OUTCOME);
+pub(crate) const REASON: HeaderName = HeaderName::from_static(fields::REASON);
+
+/// Removes what concerns one connection only: the fixed list, and what `connection` names.
+pub(crate) fn end_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    // A peer that takes trailers takes them over this hop too.
+    let trailers = headers.get(TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    for name in [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Removes fields of ours from a service's answer: to routers, only the cell-runtime speaks them.
+pub(crate) fn drop_ours(headers: &mut HeaderMap) {
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with(fields::PREFIX)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+/// Leaves what may go with another body than the one that the fields came with.
+pub(crate) fn end_body(headers: &mut HeaderMap) {
+    for name in [http::header::CONTENT_LENGTH, http::header::CONTENT_ENCODING, http::header::EXPECT, TRAILER]
+    {
+        headers.remove(name);
+    }
+}
+
+/// Milliseconds that the caller still waits; `None` when it says nothing.
+///
+/// # Errors
+/// The value, when it is no number.
+pub(crate) fn deadline(headers: &HeaderMap) -> Result<Option<u64>, String> {
+    let Some(value) = headers.get(DEADLINE) else { return Ok(None) };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    text.parse().map(Some).map_err(|_| text.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&str, &str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| {
+                let name: HeaderName = name.parse().expect("a name");
+                (name, HeaderValue::from_str(value).expect("a value"))
+            })
+            .collect()
+    }
+
+    fn check(change: fn(&mut HeaderMap), before: &[(&str, &str)], after: &[(&str, &str)]) {
+        let mut map = headers(before);
+        change(&mut map);
+        assert_eq!(map, headers(after));
+    }
+
+    #[test]
+    fn fields_of_one_connection_end_with_it() {
+        check(
+            end_hop,
+            &[
+                ("connection", "close, X-Private"),
+                ("x-private", "1"),
+                ("keep-alive", "5"),
+                ("x-account", "7"),
+            ],
+            &[("x-account", "7")],
+        );
+        check(
+            end_hop,
+            &[("te", "trailers"), ("transfer-encoding", "chunked"), ("upgrade", "h2c")],
+            &[("te", "trailers")],
+        );
+        check(end_hop, &[("te", "gzip")], &[]);
+    }
+
+    #[test]
+    fn a_service_cannot_speak_for_the_cell_runtime() {
+        check(
+            drop_ours,
+            &[("bulkhead-outcome", "restart"), ("bulkhead-new", "x"), ("x-bulkhead", "kept")],
+            &[("x-bulkhead", "kept")],
+        );
+    }
+
+    #[test]
+    fn a_deadline_is_a_number_or_an_error() {
+        assert_eq!(deadline(&headers(&[])), Ok(None));
+        assert_eq!(deadline(&headers(&[("bulkhead-deadline", "250")])), Ok(Some(250)));
+        assert_eq!(deadline(&headers(&[("bulkhead-deadline", "soon")])), Err("soon".to_owned()));
+    }
+}

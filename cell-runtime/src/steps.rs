@@ -1,0 +1,117 @@
+//! Runs the steps of a cell's workflow in turn: the body of each answer is the body of the next call. Whole bodies
+//! only, since a step that fails must leave nothing with the router.
+
+use std::sync::Arc;
+
+use bulkhead_crds::template::Step;
+use bulkhead_protocol::Reason;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use crate::body::Body;
+use crate::call::{CallError, call};
+use crate::cell::Cell;
+use crate::fields::{self, DEADLINE};
+use crate::refusal::Refusal;
+use crate::service::Service;
+
+/// What goes from step to step.
+struct Carried {
+    /// The caller's fields, the same for every step.
+    headers: HeaderMap,
+    content_type: Option<HeaderValue>,
+    body: Bytes,
+}
+
+/// Calls every step with POST. The answer is the last step's, or the first that says the request is at fault.
+pub(crate) async fn run(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+    let begun = cell.clock.millis();
+    let (mut parts, body) = request.into_parts();
+    let deadline = fields::deadline(&parts.headers).ok().flatten();
+    let body = collect(cell.body_limit, body, |error| {
+        Refusal::new(Reason::Malformed, format!("The request's body broke off: {error}"))
+    });
+    let body = body.await?;
+    fields::end_hop(&mut parts.headers);
+    fields::end_body(&mut parts.headers);
+    let content_type = parts.headers.remove(header::CONTENT_TYPE);
+    let mut carried = Carried { headers: parts.headers, content_type, body };
+    let mut answer = Response::new(Body::whole(Bytes::new()));
+    for step in &cell.config.steps {
+        if let Some(millis) = deadline {
+            let left = millis.saturating_sub(cell.clock.millis().saturating_sub(begun));
+            carried.headers.insert(DEADLINE, HeaderValue::from(left));
+        }
+        let (head, body) = one(cell, step, &carried).await?.into_parts();
+        carried.content_type = head.headers.get(header::CONTENT_TYPE).cloned();
+        carried.body = body.clone();
+        let at_fault = !head.status.is_success();
+        answer = Response::from_parts(head, Body::whole(body));
+        if at_fault {
+            break;
+        }
+    }
+    fields::end_hop(answer.headers_mut());
+    fields::drop_ours(answer.headers_mut());
+    Ok(answer)
+}
+
+/// One step, with its whole answer. A server error is the service's failure, not an answer.
+async fn one(cell: &Arc<Cell>, step: &Step, carried: &Carried) -> Result<Response<Bytes>, Refusal> {
+    let Step { service: name, path, timeout } = step;
+    // Checked when the configuration was read.
+    let Some(service) = cell.services.get(name) else {
+        return Err(Refusal::new(Reason::Internal, format!("No service {name}.")));
+    };
+    let timeout = timeout.get();
+    match tokio::time::timeout(timeout, exchange(cell, service, path, carried)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(CallError::TooLate { service: name.clone(), timeout }.into()),
+    }
+}
+
+async fn exchange(
+    cell: &Arc<Cell>,
+    service: &Service,
+    path: &str,
+    carried: &Carried,
+) -> Result<Response<Bytes>, Refusal> {
+    let name = &service.spec.name;
+    let uri: Uri = path.parse().map_err(|error| {
+        Refusal::new(Reason::Internal, format!("The step's path {path:?} is no path: {error}"))
+    })?;
+    let mut request = Request::new(Body::whole(carried.body.clone()));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = uri;
+    request.headers_mut().clone_from(&carried.headers);
+    if let Some(content_type) = &carried.content_type {
+        request.headers_mut().insert(header::CONTENT_TYPE, content_type.clone());
+    }
+    let (head, body) = call(cell, service, request).await?.into_parts();
+    if head.status.is_server_error() {
+        let status = head.status.as_u16();
+        return Err(Refusal::new(
+            Reason::ServiceFailed,
+            format!("Service {name} answered {status} to {path}."),
+        ));
+    }
+    let body = collect(cell.body_limit, body, |error| {
+        Refusal::new(
+            Reason::ServiceFailed,
+            format!("The answer of service {name} to {path} broke off: {error}"),
+        )
+    });
+    Ok(Response::from_parts(head, body.await?))
+}
+
+async fn collect(limit: usize, body: Body, broken: impl FnOnce(String) -> Refusal) -> Result<Bytes, Refusal> {
+    match Limited::new(body, limit).collect().await {
+        Ok(whole) => Ok(whole.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
+            Reason::BodyTooLarge,
+            format!("A body is longer than the {limit} bytes that steps pass on."),
+        )),
+        Err(error) => Err(broken(error.to_string())),
+    }
+}

@@ -1,0 +1,91 @@
+//! The server that routers send transactions to, and its end: what is under way and what still arrives is served for
+//! a while after the verdict says that this orchestrator stops.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_process::Shutdown;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::accept;
+use crate::cell::Cell;
+use crate::request;
+
+/// Connections at the same time.
+const MAX_CONNECTIONS: usize = 16_384;
+/// Routers keep idle connections for later; this only ends those of a router that is gone.
+const IDLE: Duration = Duration::from_secs(300);
+/// Every router has heard by then that this orchestrator stops, and its last requests have arrived.
+const HEARD: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Serves until the shutdown and its drain are over.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    cell: Arc<Cell>,
+    shutdown: Shutdown,
+    drain_timeout: Duration,
+) {
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let drained = drained(Arc::clone(&cell), shutdown, drain_timeout);
+    tokio::pin!(drained);
+    let left = loop {
+        tokio::select! {
+            stream = accept::accept(&listener) => match Arc::clone(&places).try_acquire_owned() {
+                Ok(place) => spawn(stream, &cell, &graceful, place),
+                Err(_) => tracing::warn!(limit = MAX_CONNECTIONS, "too many connections; one is turned away"),
+            },
+            left = &mut drained => break left,
+        }
+    };
+    drop(listener);
+    if tokio::time::timeout(left.max(HEARD), graceful.shutdown()).await.is_err() {
+        tracing::warn!(in_flight = cell.limits.in_flight(), "stopping although transactions are under way");
+    }
+}
+
+fn spawn(
+    stream: TcpStream,
+    cell: &Arc<Cell>,
+    graceful: &GracefulShutdown,
+    place: tokio::sync::OwnedSemaphorePermit,
+) {
+    let cell = Arc::clone(cell);
+    let service = service_fn(move |request| {
+        let cell = Arc::clone(&cell);
+        async move { Ok::<_, Infallible>(request::serve(cell, request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), service);
+    let connection = graceful.watch(connection);
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection ended with an error");
+        }
+        drop(place);
+    });
+}
+
+/// Waits for the shutdown, says so, and then until nothing is under way; returns what is left of the time-out.
+async fn drained(cell: Arc<Cell>, shutdown: Shutdown, timeout: Duration) -> Duration {
+    shutdown.requested().await;
+    cell.drain();
+    tracing::info!(in_flight = cell.limits.in_flight(), timeout_ms = timeout.as_millis(), "draining");
+    let begun = cell.clock.elapsed();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let took = cell.clock.elapsed().saturating_sub(begun);
+        if took >= timeout || (took >= HEARD && cell.limits.in_flight() == 0) {
+            tracing::info!(took_ms = took.as_millis(), in_flight = cell.limits.in_flight(), "drained");
+            return timeout.saturating_sub(took);
+        }
+    }
+}
