@@ -128,9 +128,11 @@ pub struct Placement {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub zone: Option<String>,
+    /// Further labels that the nodes of this cell's pods must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::schema::label_map")]
     pub node_selector: BTreeMap<String, String>,
+    /// Taints that this cell's pods put up with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -153,16 +155,21 @@ pub struct Placement {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Toleration {
+    /// Key of the taint. Absent means every taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub key: Option<String>,
+    /// `Exists` looks at the key alone, `Equal` at the value too. Absent means `Equal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator: Option<TolerationOperator>,
+    /// Value of the taint, for `Equal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub value: Option<String>,
+    /// Which effect of the taint. Absent means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
+    /// How long a pod stays under a taint with effect `NoExecute`. Absent means for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
@@ -216,6 +223,7 @@ pub struct Quota {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CellStatus {
+    /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The namespace that was made for this cell.
@@ -245,6 +253,7 @@ pub struct CellStatus {
     /// Transactions under way, shown only while the cell drains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<u32>,
+    /// What is so, with the reason and what to do about it.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -14,6 +14,8 @@ pub mod manifest;
 pub mod names;
 pub mod policy;
 mod quantity;
+#[cfg(test)]
+mod reference;
 pub mod router;
 mod schema;
 pub mod shift;

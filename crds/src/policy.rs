@@ -63,8 +63,10 @@ fn default_precedence() -> i32 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentRef {
+    /// Name of a Router.
     #[schemars(length(min = 1, max = 63))]
     pub router: String,
+    /// Name of one of its listeners.
     #[schemars(length(min = 1, max = 63))]
     pub listener: String,
 }
@@ -81,6 +83,7 @@ pub struct ParentRef {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingRule {
+    /// What shifts, metrics and answers name the rule.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// Any of these must match. Empty matches every request.
@@ -108,6 +111,7 @@ pub struct RoutingRule {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Match {
+    /// Conditions on the request.
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub all: Vec<MatchCondition>,
@@ -126,17 +130,21 @@ pub struct Match {
 pub struct MatchCondition {
     #[serde(flatten)]
     pub source: Source,
+    /// The whole value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub exact: Option<String>,
+    /// What the value begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub prefix: Option<String>,
+    /// What the value ends with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub suffix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<Range>,
+    /// Whole values, any of which may be it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 1024)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -151,8 +159,10 @@ pub struct MatchCondition {
         .message("range.from is greater than range.to, so nothing could match; swap them"),
 )]
 pub struct Range {
+    /// The least number that matches.
     #[schemars(length(max = 38), regex(pattern = "^[0-9]{1,38}$"))]
     pub from: String,
+    /// The greatest number that matches.
     #[schemars(length(max = 38), regex(pattern = "^[0-9]{1,38}$"))]
     pub to: String,
 }
@@ -192,6 +202,7 @@ pub enum Attribute {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Group {
+    /// The cells that share the group's traffic.
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub cells: Vec<CellWeight>,
@@ -205,8 +216,10 @@ pub struct Group {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CellWeight {
+    /// Name of a Cell.
     #[schemars(length(min = 1, max = 50))]
     pub name: String,
+    /// Its part of the sum of weights. 0 sends nothing.
     #[serde(default = "default_cell_weight")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
@@ -224,6 +237,7 @@ fn default_cell_weight() -> u32 {
 ]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Restart {
+    /// `SafeOnly`: only what was provably not processed, and idempotent methods (RFC 9110, section 9.2.2). `Never`: one attempt.
     pub policy: RestartPolicy,
     /// Attempts in all, the first among them.
     #[schemars(range(min = 1, max = 16))]
@@ -236,6 +250,7 @@ pub struct Restart {
     /// Bodies up to this size are held whole before the first attempt.
     #[schemars(schema_with = "crate::schema::byte_size")]
     pub buffer_limit: String,
+    /// What becomes of a larger body. `Reject`: it is answered with 413. `Stream`: it goes to one cell and is never restarted.
     pub too_large: TooLarge,
 }
 
@@ -295,9 +310,11 @@ impl Default for Failback {
     }
 }
 
+/// What the operator learned from the routers.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingPolicyStatus {
+    /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Ready`: accepted, resolved and programmed by every parent.
@@ -305,10 +322,12 @@ pub struct RoutingPolicyStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+    /// What each listener makes of the policy.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["router".into(), "listener".into()]))]
     pub parents: Vec<ParentStatus>,
+    /// Where the traffic of each rule goes now.
     #[serde(default)]
     #[schemars(length(max = 128))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -319,10 +338,13 @@ pub struct RoutingPolicyStatus {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentStatus {
+    /// Name of the Router.
     #[schemars(length(max = 63))]
     pub router: String,
+    /// Name of its listener.
     #[schemars(length(max = 63))]
     pub listener: String,
+    /// `Accepted`, `ResolvedRefs` and `Programmed`.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -333,6 +355,7 @@ pub struct ParentStatus {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleStatus {
+    /// Name of the rule.
     #[schemars(length(max = 63))]
     pub name: String,
     /// `CELL=PERCENT` for each cell with a share, such as `payments-a=80.0%`.

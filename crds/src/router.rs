@@ -37,6 +37,7 @@ use crate::duration::Duration;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RouterSpec {
+    /// Where clients come in.
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub listeners: Vec<Listener>,
@@ -57,10 +58,13 @@ fn default_drain_timeout() -> Duration {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Listener {
+    /// What RoutingPolicies name it in `parentRefs`.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
+    /// TCP port of every router process.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
+    /// `HTTP`: HTTP/1.1 without TLS.
     #[serde(default)]
     pub protocol: Protocol,
     /// Answer with `bulkhead-cell`, `bulkhead-rule` and `bulkhead-attempts`. They show the topology, so it is off by default.
@@ -119,9 +123,11 @@ impl Default for Limits {
     }
 }
 
+/// What the operator learned from the routers.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouterStatus {
+    /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Router pods that are not gone.
@@ -130,6 +136,7 @@ pub struct RouterStatus {
     /// Of these, the pods that serve the newest table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_replicas: Option<u32>,
+    /// What is so, with the reason and what to do about it.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -67,13 +67,14 @@ pub(crate) fn embedded_objects(_: &mut SchemaGenerator) -> Schema {
             "required": ["apiVersion", "kind", "metadata"],
             "x-kubernetes-preserve-unknown-fields": true,
             "properties": {
-                "apiVersion": {"type": "string", "minLength": 1, "maxLength": 317},
-                "kind": {"type": "string", "minLength": 1, "maxLength": 63},
+                "apiVersion": {"description": "Group and version of its kind.", "type": "string", "minLength": 1, "maxLength": 317},
+                "kind": {"description": "One of the allowed kinds.", "type": "string", "minLength": 1, "maxLength": 63},
                 "metadata": {
+                    "description": "As everywhere in Kubernetes, without a namespace.",
                     "type": "object",
                     "required": ["name"],
                     "x-kubernetes-preserve-unknown-fields": true,
-                    "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}},
+                    "properties": {"name": {"description": "Name of the object in the cell's namespace.", "type": "string", "minLength": 1, "maxLength": 253}},
                 },
             },
         },

@@ -61,6 +61,7 @@ pub struct TrafficShiftSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub weight: Option<u32>,
+    /// Instead of a weight: `Drained` takes no new transaction; `Disabled` also gives back what is in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<CellState>,
     /// The rule whose weights are overridden. Of several shifts for one rule, the newest holds.
@@ -96,19 +97,25 @@ pub enum ShiftOwner {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleReference {
+    /// Namespace of the RoutingPolicy.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
+    /// Name of the RoutingPolicy.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+    /// Name of the rule in it.
     #[schemars(length(min = 1, max = 63))]
     pub rule: String,
 }
 
+/// What the operator saw.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficShiftStatus {
+    /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// What is so, with the reason and what to do about it.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -69,8 +69,10 @@ pub struct CellTemplateSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parameter {
+    /// What Cells name it in `values`, and objects in `${values.NAME}`.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-zA-Z][a-zA-Z0-9_]*$"))]
     pub name: String,
+    /// Which JSON type the value must have.
     #[serde(default)]
     pub r#type: ParameterType,
     /// Used where a Cell sets no value. Without it the value is required.
@@ -104,6 +106,7 @@ pub struct Service {
     /// Name of the Service, in the cell's namespace.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
+    /// Its port on the pods, for calls and for readiness. Where the Service has a single port, that one is used.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
     /// Asked by the orchestrator with GET; 200 to 399 means ready.
@@ -134,8 +137,10 @@ fn required() -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
+    /// Name of one of `services`.
     #[schemars(length(min = 1, max = 63))]
     pub service: String,
+    /// `http1`: HTTP/1.1; the service knows nothing of transactions.
     #[serde(default)]
     pub protocol: EntryProtocol,
 }
@@ -155,8 +160,10 @@ pub enum EntryProtocol {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
+    /// Name of one of `services`.
     #[schemars(length(min = 1, max = 63))]
     pub service: String,
+    /// Path that the orchestrator posts to.
     #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
     pub path: String,
     /// How long this step may take.
@@ -168,9 +175,11 @@ fn default_step_timeout() -> Duration {
     Duration::from_secs(5)
 }
 
+/// What the operator saw.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CellTemplateStatus {
+    /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Name of the ControllerRevision that holds the newest accepted spec.
@@ -183,6 +192,7 @@ pub struct CellTemplateStatus {
     /// Of these, the cells that run its newest revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_cells: Option<u32>,
+    /// What is so, with the reason and what to do about it.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

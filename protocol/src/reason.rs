@@ -93,3 +93,46 @@ impl std::str::FromStr for Reason {
         Self::ALL.iter().copied().find(|reason| reason.as_str() == word).ok_or(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/reasons.md");
+    const OPENING: &str = "\
+<!-- Made from protocol/src/reason.rs; `BLESS=1 cargo test -p bulkhead-protocol` refreshes it. -->
+
+# Reasons
+
+Why a request was not served by a cell. The word is the `reason` of the answer's problem document (RFC 9457), a label of metrics, and the value of
+`bulkhead-reason` at once. An answer of 503 means that nothing happened: it is safe to try again.
+
+| reason | status | what it says | meaning |
+|---|---|---|---|
+";
+
+    #[test]
+    fn the_reference_names_every_reason() {
+        let mut page = OPENING.to_owned();
+        for reason in Reason::ALL {
+            let doc = reason.doc().trim();
+            writeln!(page, "| `{reason}` | {} | {} | {doc} |", reason.status(), reason.title())
+                .expect("a String takes all text");
+        }
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(PAGE, &page).expect("the page can be written");
+        }
+        let committed = std::fs::read_to_string(PAGE).unwrap_or_default();
+        assert!(committed == page, "{PAGE} is stale: run BLESS=1 cargo test -p bulkhead-protocol");
+    }
+
+    #[test]
+    fn every_reason_is_read_back_from_its_word() {
+        for reason in Reason::ALL {
+            assert_eq!(reason.as_str().parse(), Ok(*reason));
+        }
+        assert_eq!("allDrained".parse::<Reason>(), Err(()));
+    }
+}
