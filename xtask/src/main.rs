@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use xtask::cluster::layout::ClusterName;
 use xtask::cluster::state::{Provider, State};
-use xtask::cluster::{self, Wanted, down, outside, status};
+use xtask::cluster::{self, Wanted, down, outside, status, volumes};
 use xtask::{images, progress};
 
 /// Chores of the Bulkhead repository.
@@ -76,6 +76,9 @@ enum Cluster {
     /// Answer for the world outside the cluster, in the network namespace made for it.
     #[command(hide = true)]
     OutsideServer,
+    /// Empty released volumes and offer them again.
+    #[command(hide = true)]
+    VolumeServer(Which),
 }
 
 #[derive(Args)]
@@ -147,6 +150,7 @@ fn cluster(chore: Cluster) -> Result<ExitCode> {
         Cluster::StopApiserver(which) => cluster::switch_api_server(&which.name, false)?,
         Cluster::StartApiserver(which) => cluster::switch_api_server(&which.name, true)?,
         Cluster::OutsideServer => outside::serve()?,
+        Cluster::VolumeServer(which) => volumes::serve(&which.name)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -48,7 +48,8 @@ pub fn ensure(state: &State, layout: &Layout) -> Result<()> {
 
 /// The parts that call the API server.
 fn clients(layout: &Layout) -> Vec<String> {
-    let parts = ["admin", "controller-manager", "scheduler", "kube-proxy", "kube-router"].map(str::to_owned);
+    let parts = ["admin", "controller-manager", "scheduler", "kube-proxy", "kube-router", "volumes"]
+        .map(str::to_owned);
     parts.into_iter().chain(layout.node_numbers().map(node_name)).collect()
 }
 
@@ -78,6 +79,7 @@ fn subjects(layout: &Layout) -> Vec<Subject> {
         client("scheduler", "system:kube-scheduler", None),
         client("kube-proxy", "system:kube-proxy", None),
         client("kube-router", "kube-router", Some("system:masters")),
+        client("volumes", "volumes", Some("system:masters")),
     ];
     all.extend(layout.node_numbers().map(|number| {
         let node = node_name(number);

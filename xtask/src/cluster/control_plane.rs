@@ -33,6 +33,7 @@ rules:
   - system:kube-scheduler
   - system:kube-proxy
   - kube-router
+  - volumes
   - system:serviceaccount:kube-system:coredns
 - level: None
   userGroups: [\"system:serviceaccounts:kube-system\"]
@@ -43,28 +44,12 @@ rules:
 - level: Metadata
 ";
 
-/// The pod that empties a released volume, so that it can be claimed again.
-const RECYCLER: &str = "apiVersion: v1
-kind: Pod
-metadata: {generateName: recycler-, namespace: kube-system}
-spec:
-  restartPolicy: Never
-  volumes: [{name: volume, hostPath: {path: /}}]
-  containers:
-  - name: wipe
-    image: {{pause}}
-    imagePullPolicy: IfNotPresent
-    command: [/pause, wipe, /volume]
-    volumeMounts: [{name: volume, mountPath: /volume}]
-";
-
 /// Writes the files of the control plane and starts what does not run.
 ///
 /// # Errors
 /// When a process cannot be started.
 pub fn ensure(state: &State, layout: &Layout, tools: &Tools, processes: &Processes) -> Result<()> {
     write(&state.path("audit-policy.yaml"), AUDIT_POLICY)?;
-    write(&state.path("recycler.yaml"), &RECYCLER.replace("{{pause}}", &tools.pause()?.name))?;
     for process in [
         etcd(state, layout),
         api_server(state, layout, tools)?,
@@ -163,7 +148,6 @@ fn controllers(state: &State, layout: &Layout, tools: &Tools) -> Result<Process>
         // With nodes reporting every 2 s, a dead one shows within a quarter of a minute.
         "--node-monitor-grace-period=12s".to_owned(),
         "--node-monitor-period=2s".to_owned(),
-        format!("--pv-recycler-pod-template-filepath-hostpath={}", state.text("recycler.yaml")),
     ];
     Ok(process(layout, "controller-manager", tools.command("kube-controller-manager")?, flags))
 }

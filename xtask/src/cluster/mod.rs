@@ -16,6 +16,7 @@ pub mod ready;
 pub mod state;
 pub mod status;
 pub mod tools;
+pub mod volumes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,10 +68,10 @@ pub fn up(wanted: &Wanted) -> Result<State> {
 fn raise(state: &State, layout: &Layout, tools: &Tools) -> Result<()> {
     let processes = Processes::of(state);
     load_modules();
-    link_programs(state, tools)?;
+    let own = link_programs(state, tools)?;
     network::ensure(layout)?;
     certs::ensure(state, layout)?;
-    outside::ensure(state, layout, &processes)?;
+    outside::ensure(layout, &own, &processes)?;
     control_plane::ensure(state, layout, tools, &processes)?;
     on_every_node(layout, |number| {
         let (node, pause) = (Node::new(state, layout, number), tools.pause()?);
@@ -82,6 +83,7 @@ fn raise(state: &State, layout: &Layout, tools: &Tools) -> Result<()> {
         control_plane::wait(state, tools, &processes, Duration::from_secs(120))
     })?;
     addons::apply(state, layout, tools)?;
+    volumes::ensure(layout, &own, &processes)?;
     for number in layout.node_numbers() {
         Node::new(state, layout, number).ensure_kubernetes(&processes, tools)?;
     }
@@ -170,13 +172,19 @@ fn on_every_node(layout: &Layout, work: impl Fn(u8) -> Result<()> + Sync) -> Res
     })
 }
 
-/// What a person puts in front of `PATH`, and what chooses iptables for the nodes.
-fn link_programs(state: &State, tools: &Tools) -> Result<()> {
+/// Fills the folder that a person puts in front of `PATH`, and the one for the cluster's own processes.
+/// Gives the path of a copy of this program, which a build cannot take away while the cluster is up.
+fn link_programs(state: &State, tools: &Tools) -> Result<PathBuf> {
     std::fs::create_dir_all(state.path("bin"))?;
     for program in ["kubectl", "helm"] {
         link(&tools.program(program)?, &state.path("bin").join(program))?;
     }
-    node::ensure_links(state)
+    node::ensure_links(state)?;
+    let (this, own) = (std::env::current_exe()?, state.path("sbin/xtask"));
+    let partial = own.with_extension("partial");
+    std::fs::copy(&this, &partial).with_context(|| format!("cannot copy {}", this.display()))?;
+    std::fs::rename(&partial, &own)?;
+    Ok(own)
 }
 
 fn link(target: &Path, at: &Path) -> Result<()> {

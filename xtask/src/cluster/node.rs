@@ -56,6 +56,10 @@ impl<'a> Node<'a> {
         write(Path::new(&self.path("net.d/10-bulkhead.conflist")), &self.network_json())?;
         let words = ["containerd".to_owned(), "--config".to_owned(), configuration];
         processes.ensure(&self.process("containerd", words.to_vec()))?;
+        self.wait_for_containerd(processes)
+    }
+
+    fn wait_for_containerd(&self, processes: &Processes) -> Result<()> {
         let answers = || succeeds(&mut self.ctr(["version"]));
         match clock::until(Duration::from_secs(30), || Ok(answers().then_some(())))? {
             Some(()) => Ok(()),
@@ -150,7 +154,11 @@ impl<'a> Node<'a> {
     /// When a process cannot be started.
     pub fn start(&self, processes: &Processes) -> Result<()> {
         network::connect(self.layout, self.number, true)?;
-        for kind in KINDS {
+        let [containerd, others @ ..] = KINDS;
+        processes.start(&self.process_name(containerd))?;
+        // Without it kubelet ends at once.
+        self.wait_for_containerd(processes)?;
+        for kind in others {
             processes.start(&self.process_name(kind))?;
         }
         Ok(())

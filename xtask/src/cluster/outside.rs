@@ -11,7 +11,6 @@ use anyhow::{Context as _, Result};
 
 use super::layout::{INTERNET, Layout, METADATA, Place};
 use super::processes::{Process, Processes};
-use super::state::State;
 
 /// Ports on which both addresses answer HTTP.
 pub const TCP_PORTS: [u16; 2] = [80, 443];
@@ -22,21 +21,12 @@ pub const UDP_PORT: u16 = 53;
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn ensure(state: &State, layout: &Layout, processes: &Processes) -> Result<()> {
-    // A copy, since a build may replace or remove the original while the cluster is up.
-    let program = state.path("bin/bulkhead-outside");
-    if processes.running("outside").is_none() {
-        let this = std::env::current_exe().context("cannot tell which program this is")?;
-        copy(&this, &program).with_context(|| format!("cannot copy {}", this.display()))?;
-    }
+pub fn ensure(layout: &Layout, program: &Path, processes: &Processes) -> Result<()> {
+    let program = program.to_string_lossy().into_owned();
     processes.ensure(&Process {
         name: "outside".to_owned(),
         namespace: layout.name.namespace(Place::Outside),
-        command: vec![
-            program.to_string_lossy().into_owned(),
-            "cluster".to_owned(),
-            "outside-server".to_owned(),
-        ],
+        command: vec![program, "cluster".to_owned(), "outside-server".to_owned()],
         environment: std::collections::BTreeMap::new(),
     })
 }
@@ -90,13 +80,4 @@ fn serve_udp(socket: &UdpSocket) {
             let _ = socket.send_to(datagram.get(..length).unwrap_or_default(), from);
         }
     }
-}
-
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    if let Some(folder) = to.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let partial = to.with_extension("partial");
-    std::fs::copy(from, &partial)?;
-    std::fs::rename(&partial, to)
 }
