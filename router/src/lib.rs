@@ -1,1 +1,38 @@
-//! Placeholder.
+//! The router: the way into the cells. A request path on threads of its own, and beside it, each on its thread, what
+//! feeds it: sources, tables, health, admin. What is decided is in `bulkhead_routing`.
+
+mod accept;
+mod admin;
+mod answer;
+mod attempt;
+mod body;
+mod budget;
+mod builder;
+mod config;
+mod edge;
+mod headers;
+mod health;
+mod listener;
+mod listening;
+mod live;
+mod load;
+mod message;
+mod metrics;
+mod names;
+mod objects;
+mod pool;
+mod random;
+mod request;
+mod restart;
+mod running;
+mod snapshot;
+mod source;
+mod stream;
+mod table_file;
+mod threads;
+mod tried;
+mod view;
+mod worker;
+
+pub use config::{Config, ListenPort, Source};
+pub use running::{Running, run, start};

@@ -1,3 +1,27 @@
-//! Placeholder.
+//! The router's binary: flags, logs, signals. Everything else is in the library.
 
-fn main() {}
+use bulkhead_process::{LogArgs, Shutdown, logs};
+use bulkhead_router::{Config, run};
+use clap::Parser;
+
+/// Routes transactions to cells.
+#[derive(Parser)]
+#[command(name = "bulkhead-router", version)]
+struct Cli {
+    #[command(flatten)]
+    config: Config,
+    #[command(flatten)]
+    logs: LogArgs,
+}
+
+fn main() -> anyhow::Result<()> {
+    let Cli { config, logs } = Cli::parse();
+    let guard = logs::init(&logs);
+    guard.register(&config.registry)?;
+    // This thread only waits; the work is done on threads of its own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let shutdown = Shutdown::on_signals()?;
+        run(config, shutdown).await
+    })
+}

@@ -1,0 +1,210 @@
+//! A worker thread's loop: takes sockets, accepts connections, ends those that overstay, and drains at the end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_protocol::{Reason, fields};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::timeout;
+
+use crate::answer::problem;
+use crate::edge::{Kick, Phase, Watch, serve_connection};
+use crate::listener::Listener;
+use crate::message::AnswerBody;
+use crate::request::serve;
+use crate::worker::Worker;
+
+/// Between two looks at connections, counts and pools.
+const SWEEP: Duration = Duration::from_millis(250);
+/// After the kernel had no file or memory for a connection.
+const OUT_OF_FILES: Duration = Duration::from_millis(50);
+/// How long a refused connection's answer may take to be written.
+const SHED: Duration = Duration::from_millis(500);
+
+/// What the process tells a worker.
+pub(crate) enum Command {
+    Open(Arc<Listener>, std::net::TcpListener),
+    Close(String),
+    /// Accept nothing more, finish what is under way, then end.
+    Drain {
+        within: Duration,
+    },
+}
+
+/// One thread's listeners and connections.
+struct Doors {
+    worker: Rc<Worker>,
+    open: RefCell<HashMap<String, watch::Sender<bool>>>,
+    connections: RefCell<HashMap<u64, Connection>>,
+    next: Cell<u64>,
+    /// Told whenever a connection or an accept loop ends.
+    ended: Notify,
+    accepting: Cell<usize>,
+}
+
+struct Connection {
+    watch: Arc<Watch>,
+    listener: Arc<Listener>,
+}
+
+/// Runs until it is drained, or the process lets go of it. Needs a current-thread runtime with a `LocalSet`.
+pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command>) {
+    let doors = Rc::new(Doors {
+        worker,
+        open: RefCell::default(),
+        connections: RefCell::default(),
+        next: Cell::new(0),
+        ended: Notify::new(),
+        accepting: Cell::new(0),
+    });
+    let mut sweep = tokio::time::interval(SWEEP);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            command = commands.recv() => match command {
+                None => return,
+                Some(Command::Open(listener, socket)) => doors.open(listener, socket),
+                Some(Command::Close(name)) => {
+                    doors.open.borrow_mut().remove(&name);
+                }
+                Some(Command::Drain { within }) => {
+                    let drained = timeout(within, doors.drain()).await;
+                    if drained.is_err() {
+                        let left = doors.connections.borrow().len();
+                        tracing::warn!(connections = left, "the time to drain is over; what is left is cut");
+                    }
+                    doors.worker.sweep();
+                    return;
+                }
+            },
+            _ = sweep.tick() => doors.sweep(),
+        }
+    }
+}
+
+impl Doors {
+    fn open(self: &Rc<Self>, listener: Arc<Listener>, socket: std::net::TcpListener) {
+        let socket = match TcpListener::from_std(socket) {
+            Ok(socket) => socket,
+            Err(error) => {
+                return tracing::error!(%error, listener = listener.name(), "a socket cannot be used");
+            }
+        };
+        let (stop, stopped) = watch::channel(false);
+        self.open.borrow_mut().insert(listener.name().to_owned(), stop);
+        self.accepting.set(self.accepting.get() + 1);
+        let doors = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            doors.accept(&listener, &socket, stopped).await;
+            doors.accepting.set(doors.accepting.get() - 1);
+            doors.ended.notify_one();
+        });
+    }
+
+    async fn accept(
+        self: &Rc<Self>,
+        listener: &Arc<Listener>,
+        socket: &TcpListener,
+        mut stopped: watch::Receiver<bool>,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                // What the kernel holds already is accepted first: closing the socket would reset it.
+                biased;
+                accepted = socket.accept() => accepted,
+                _ = stopped.wait_for(|stop| *stop) => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.connection(listener, stream, peer.ip()),
+                Err(error) => {
+                    tracing::warn!(%error, listener = listener.name(), "a connection could not be accepted");
+                    tokio::time::sleep(OUT_OF_FILES).await;
+                }
+            }
+        }
+    }
+
+    fn connection(self: &Rc<Self>, listener: &Arc<Listener>, stream: TcpStream, peer: IpAddr) {
+        let _ = stream.set_nodelay(true);
+        let Some(permit) = listener.connect() else {
+            self.worker.metrics().refused("", Reason::RouterOverloaded);
+            tokio::task::spawn_local(shed(stream));
+            return;
+        };
+        let id = self.next.get();
+        self.next.set(id + 1);
+        let watch = Watch::new(self.worker.clock());
+        let known = Connection { watch: Arc::clone(&watch), listener: Arc::clone(listener) };
+        self.connections.borrow_mut().insert(id, known);
+        let header_bytes = listener.settings().header_bytes;
+        let doors = Rc::clone(self);
+        let listener = Arc::clone(listener);
+        tokio::task::spawn_local(async move {
+            let serve = |request| {
+                let (doors, listener) = (Rc::clone(&doors), Arc::clone(&listener));
+                async move { serve(&doors.worker, &listener, request).await }
+            };
+            serve_connection(stream, peer, header_bytes, watch, serve).await;
+            doors.connections.borrow_mut().remove(&id);
+            doors.ended.notify_one();
+            drop(permit);
+        });
+    }
+
+    fn sweep(&self) {
+        for connection in self.connections.borrow().values() {
+            let settings = connection.listener.settings();
+            let (phase, millis) = connection.watch.phase();
+            let lasted = Duration::from_millis(millis);
+            match phase {
+                Phase::Idle if lasted >= settings.idle_timeout => connection.watch.kick(Kick::Graceful),
+                Phase::Head if lasted >= settings.header_timeout => connection.watch.kick(Kick::Abort),
+                Phase::Idle | Phase::Head | Phase::Busy => {}
+            }
+        }
+        self.worker.sweep();
+    }
+
+    async fn drain(&self) {
+        // Dropping a sender ends the wait of its loop as well, so each is told before.
+        self.open.borrow_mut().drain().for_each(|(_, stop)| {
+            stop.send_replace(true);
+        });
+        while self.accepting.get() > 0 {
+            self.ended.notified().await;
+        }
+        for connection in self.connections.borrow().values() {
+            connection.watch.kick(Kick::Graceful);
+        }
+        while !self.connections.borrow().is_empty() {
+            self.ended.notified().await;
+        }
+    }
+}
+
+/// Refuses a connection with a reason, without reading anything from it.
+async fn shed(mut stream: TcpStream) {
+    let answer = problem(
+        Reason::RouterOverloaded,
+        "the listener has as many connections as it may (limits.connections)",
+        None,
+    );
+    let AnswerBody::Whole(body) = answer.body else { return };
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        fields::PROBLEM_JSON,
+        body.len()
+    );
+    let _ = timeout(SHED, async {
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(&body).await?;
+        stream.shutdown().await
+    })
+    .await;
+}

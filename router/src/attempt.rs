@@ -1,0 +1,184 @@
+//! One attempt: a pod of the chosen cell, a connection to it, the request, the head of the answer. Whether there is
+//! another is decided elsewhere.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_process::Monotonic;
+use bulkhead_protocol::{Reason, fields};
+use http::{HeaderMap, Method, StatusCode, Uri};
+use tokio::time::timeout;
+
+use crate::edge::{AttemptError, Connection, Outgoing, UpstreamHead};
+use crate::listener::Permit;
+use crate::live::CellLive;
+use crate::metrics::PathMetrics;
+use crate::pool::Pool;
+use crate::restart::Failure;
+use crate::worker::{LocalCell, RuleUse, Worker};
+
+/// How long a connection to a pod may take: it is in the same cluster, and another pod may answer sooner.
+const CONNECT: Duration = Duration::from_secs(1);
+/// Bytes of a given-back answer that are read to keep its connection.
+const DISCARD: usize = 64 * 1024;
+
+/// One attempt under way: it counts in its cell and pod until it is finished or dropped.
+pub(crate) struct Lease {
+    cell: Arc<CellLive>,
+    pool: Rc<Pool>,
+    connection: Option<Connection>,
+    clock: Monotonic,
+    /// What lasts as long as the answer: the listener's count and the rule's.
+    holds: Option<(Permit, Option<RuleUse>)>,
+    /// Told when the answer breaks off.
+    broken: Option<PathMetrics>,
+}
+
+impl Lease {
+    /// From here on the answer is the client's: what the request holds is held until it ends.
+    pub(crate) fn hold(&mut self, holds: (Permit, Option<RuleUse>), metrics: &PathMetrics) {
+        self.holds = Some(holds);
+        self.broken = Some(metrics.clone());
+    }
+
+    /// The answer ended; a connection whose answer was read whole can be used again.
+    pub(crate) fn finish(mut self, whole: bool) {
+        match self.connection.take() {
+            Some(connection) if whole => self.pool.give_back(connection, self.clock.millis()),
+            _ => {
+                if let Some(metrics) = &self.broken {
+                    metrics.broken_answer(&self.cell.name);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.end();
+        self.cell.leave();
+    }
+}
+
+/// What is sent, the same in every attempt but for the fields of the attempt.
+pub(crate) struct Message<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) target: Uri,
+    pub(crate) headers: HeaderMap,
+}
+
+/// An attempt without an answer for the client.
+pub(crate) struct Failed {
+    pub(crate) failure: Failure,
+    /// The body, where nothing of it went out.
+    pub(crate) body: Option<Outgoing>,
+}
+
+/// The least busy of two pods picked at random among those that speak and say ready; where none does, among all, since
+/// the cell would not have been chosen if it were known to be gone. `tried` are left out.
+pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>]) -> Option<Rc<Pool>> {
+    let untried = |pool: &&Rc<Pool>| !tried.iter().any(|other| Rc::ptr_eq(pool, other));
+    let mut candidates: Vec<&Rc<Pool>> =
+        cell.pods.iter().filter(untried).filter(|pool| pool.pod.is_usable()).collect();
+    if candidates.is_empty() {
+        candidates = cell.pods.iter().filter(untried).collect();
+    }
+    if candidates.is_empty() {
+        return None;
+    }
+    let one = candidates[crate::random::below(candidates.len())];
+    let other = candidates[crate::random::below(candidates.len())];
+    Some(Rc::clone(if other.in_flight() < one.in_flight() { other } else { one }))
+}
+
+/// Makes the attempt. The cell has counted it already; the lease takes that over.
+pub(crate) async fn attempt(
+    worker: &Worker,
+    cell: &LocalCell,
+    pool: &Rc<Pool>,
+    message: Message<'_>,
+    body: Outgoing,
+    limit: Duration,
+) -> Result<(UpstreamHead, Lease), Failed> {
+    let clock = worker.clock();
+    pool.begin();
+    let mut lease = Lease {
+        cell: Arc::clone(&cell.live),
+        pool: Rc::clone(pool),
+        connection: None,
+        clock,
+        holds: None,
+        broken: None,
+    };
+    let until = clock.elapsed() + limit;
+    let mut body = body;
+    loop {
+        let (mut connection, fresh) = match pool.take().await {
+            Some(connection) => (connection, false),
+            None => match connect(worker, pool, until).await {
+                Ok(connection) => (connection, true),
+                Err(failure) => return Err(Failed { failure, body: Some(body) }),
+            },
+        };
+        let left = until.saturating_sub(clock.elapsed());
+        let sent = connection.send(message.method, message.target.clone(), message.headers.clone(), body);
+        match timeout(left, sent).await {
+            Ok(Ok(head)) => {
+                lease.connection = Some(connection);
+                return judge(head, lease);
+            }
+            // The pod closed a kept connection before anything was written: another connection, the same attempt.
+            Ok(Err(AttemptError::Stale { body: unsent })) if !fresh => body = unsent,
+            Ok(Err(AttemptError::Stale { body })) => {
+                return Err(Failed {
+                    failure: Failure::NotProcessed(Reason::ConnectFailed),
+                    body: Some(body),
+                });
+            }
+            Ok(Err(error @ AttemptError::Reset(_))) => {
+                return Err(unknown(cell, Reason::UpstreamReset, &error));
+            }
+            Ok(Err(error @ AttemptError::Protocol(_))) => {
+                return Err(unknown(cell, Reason::UpstreamProtocol, &error));
+            }
+            Err(_) => return Err(Failed { failure: Failure::Unknown(Reason::Timeout), body: None }),
+        }
+    }
+}
+
+fn unknown(cell: &LocalCell, reason: Reason, error: &AttemptError) -> Failed {
+    tracing::debug!(cell = &*cell.live.name, %error, "an attempt failed");
+    Failed { failure: Failure::Unknown(reason), body: None }
+}
+
+async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Connection, Failure> {
+    let left = until.saturating_sub(worker.clock().elapsed()).min(CONNECT);
+    let opened = Connection::open(worker.connector(), pool.pod.at.traffic, left).await;
+    opened.map_err(|error| {
+        tracing::debug!(pod = %pool.pod.at.traffic, %error, "no connection");
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            worker.tell_refused(pool.pod.at);
+        }
+        Failure::NotProcessed(Reason::ConnectFailed)
+    })
+}
+
+/// An answer may say that there is none: the orchestrator gives the transaction back, or is another cell's.
+fn judge(mut head: UpstreamHead, lease: Lease) -> Result<(UpstreamHead, Lease), Failed> {
+    let word = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+    let reason = word(fields::REASON).and_then(|reason| reason.parse::<Reason>().ok());
+    let failure = if word(fields::OUTCOME) == Some(fields::OUTCOME_RESTART) {
+        Failure::GivenBack(reason.unwrap_or(Reason::CellRestart))
+    } else if head.status == StatusCode::MISDIRECTED_REQUEST && reason == Some(Reason::WrongCell) {
+        Failure::NotProcessed(Reason::WrongCell)
+    } else {
+        return Ok((head, lease));
+    };
+    head.body.attach(lease);
+    let body = head.body;
+    tokio::task::spawn_local(async move { body.discard(DISCARD).await });
+    Err(Failed { failure, body: None })
+}

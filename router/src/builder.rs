@@ -1,0 +1,257 @@
+//! The thread that owns the objects and makes tables of them: changes in, whole snapshots out. It never waits for the
+//! request path, and the request path never for it.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bulkhead_process::{Gate, Monotonic, clock};
+use bulkhead_protocol::serving::ObjectVersion;
+use bulkhead_routing::table::{Inputs, Table, build};
+use kube::ResourceExt;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::live::Registry;
+use crate::metrics::TableMetrics;
+use crate::names::Names;
+use crate::objects::{Change, Kind, Objects, Pod, Set, Touched};
+use crate::snapshot::{About, Snapshot};
+use crate::table_file;
+
+/// Changes that come this close together make one table.
+const TOGETHER: Duration = Duration::from_millis(5);
+/// How long an API server may take at the start before the table on disk serves.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a table older than the one served is refused, in milliseconds.
+const REFUSE_OLDER_MS: u64 = 60_000;
+/// Between two looks at what waits for time to pass.
+const TICK: Duration = Duration::from_millis(250);
+/// Least time between two writes of the table file, in milliseconds.
+const WRITE_EVERY_MS: u64 = 1_000;
+
+/// What the builder works with and for.
+pub(crate) struct Builder {
+    pub(crate) router: String,
+    pub(crate) table_file: Option<PathBuf>,
+    pub(crate) clock: Monotonic,
+    /// Where the request path finds the snapshot.
+    pub(crate) current: Arc<ArcSwap<Snapshot>>,
+    /// Tells health, listeners and the readiness gate of it.
+    pub(crate) published: watch::Sender<Arc<Snapshot>>,
+    /// Opens with the first table.
+    pub(crate) gate: Gate,
+    pub(crate) metrics: TableMetrics,
+}
+
+/// What the builder remembers between tables.
+#[derive(Default)]
+struct Memory {
+    objects: Objects,
+    /// Changes not yet in a table.
+    pending: Touched,
+    registry: Registry,
+    names: Names,
+    table: Arc<Table>,
+    about: Arc<About>,
+    version: u64,
+    /// Newest generation served of each object, by UID.
+    generations: HashMap<String, i64>,
+    older_since_ms: Option<u64>,
+    disk_tried: bool,
+    unwritten: bool,
+    written_ms: u64,
+}
+
+impl Builder {
+    /// Runs until the sources are gone.
+    ///
+    /// # Errors
+    /// Never: what goes wrong with a table leaves the one before in force.
+    pub(crate) async fn run(self, mut changes: mpsc::Receiver<Change>) -> anyhow::Result<()> {
+        let mut memory = Memory::default();
+        loop {
+            match timeout(TICK, changes.recv()).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(first)) => {
+                    memory.pending = memory.pending.and(first(&mut memory.objects));
+                    sleep(TOGETHER).await;
+                    while let Ok(change) = changes.try_recv() {
+                        memory.pending = memory.pending.and(change(&mut memory.objects));
+                    }
+                }
+                Err(_) => self.tick(&mut memory).await,
+            }
+            if memory.pending.any() && memory.objects.complete() && !self.refuses(&mut memory) {
+                let objects = std::mem::take(&mut memory.objects);
+                memory.unwritten |= self.publish(&mut memory, &objects, false).await;
+                memory.objects = objects;
+                memory.pending = Touched::default();
+            }
+            self.write(&mut memory).await;
+        }
+    }
+
+    /// What happens because time passes.
+    async fn tick(&self, memory: &mut Memory) {
+        let now = self.clock.millis();
+        if memory.names.is_due(now) {
+            memory.pending = memory.pending.and(Touched::ENDPOINTS);
+        }
+        let waited = u128::from(now) >= PATIENCE.as_millis();
+        if let Some(path) = &self.table_file
+            && waited
+            && !memory.disk_tried
+            && memory.version == 0
+        {
+            memory.disk_tried = true;
+            match table_file::read(path, &self.router) {
+                Ok(objects) => {
+                    tracing::warn!(file = %path.display(), "the API server does not answer; serving the last table from disk");
+                    memory.pending = memory.pending.and(Touched::TABLE);
+                    self.publish(memory, &objects, true).await;
+                }
+                Err(unusable) => tracing::warn!(%unusable, "no table to start from"),
+            }
+        }
+    }
+
+    /// Whether what was told is older than what is served, as after a restore of the API server, and for how long that
+    /// was so. After a minute it is taken: the cluster may well have been restored.
+    fn refuses(&self, memory: &mut Memory) -> bool {
+        let served = &memory.generations;
+        let older = versions(&memory.objects)
+            .find(|(_, version)| served.get(&version.uid).is_some_and(|newest| version.generation < *newest));
+        let Some((name, _)) = older else {
+            memory.older_since_ms = None;
+            return false;
+        };
+        let now = self.clock.millis();
+        let since = *memory.older_since_ms.get_or_insert_with(|| {
+            tracing::warn!(
+                object = name,
+                "what the API server says is older than what is served; refused for a minute"
+            );
+            now
+        });
+        if now - since < REFUSE_OLDER_MS {
+            self.metrics.older_refused.inc();
+            return true;
+        }
+        tracing::warn!("the older objects are taken: the API server may have been restored from a backup");
+        self.metrics.older_taken.inc();
+        memory.older_since_ms = None;
+        memory.generations.clear();
+        false
+    }
+
+    /// Makes a snapshot of the objects and puts it in force. Whether there was one to make.
+    async fn publish(&self, memory: &mut Memory, objects: &Objects, from_disk: bool) -> bool {
+        let Some(router) = objects.routers.items().iter().find(|router| router.name_any() == self.router)
+        else {
+            tracing::warn!(router = self.router, "there is no Router of this name; the last table stays");
+            return false;
+        };
+        if memory.pending.table || memory.about.bad != objects.bad || memory.about.from_disk != from_disk {
+            let began = self.clock.micros();
+            let built = build(&Inputs {
+                router,
+                cells: objects.cells.items().iter().collect(),
+                policies: objects.policies.items().iter().collect(),
+                shifts: objects.shifts.items().iter().collect(),
+            });
+            self.metrics.build_seconds.observe((self.clock.micros() - began) as f64 / 1e6);
+            memory.table = Arc::new(built.table);
+            memory.about = Arc::new(About {
+                objects: versions(objects).collect(),
+                verdicts: built.verdicts,
+                shifts: built.shifts,
+                bad: objects.bad.clone(),
+                from_disk,
+                built_unix_ms: clock::now_unix_millis(),
+                drain_timeout: router.spec.drain_timeout.get(),
+            });
+            memory.generations.extend(
+                memory
+                    .about
+                    .objects
+                    .values()
+                    .filter(|v| !v.uid.is_empty())
+                    .map(|v| (v.uid.clone(), v.generation)),
+            );
+        }
+        let snapshot = Arc::new(self.snapshot(memory, objects).await);
+        self.metrics.tables.inc();
+        self.current.store(Arc::clone(&snapshot));
+        self.published.send_replace(snapshot);
+        self.gate.open();
+        memory.registry.prune();
+        true
+    }
+
+    async fn snapshot(&self, memory: &mut Memory, objects: &Objects) -> Snapshot {
+        memory.version += 1;
+        let table = Arc::clone(&memory.table);
+        let endpoints = table.cells().flat_map(|(_, cell)| &cell.endpoints);
+        memory.names.resolve(endpoints, self.clock.millis()).await;
+        let mut cells = Vec::with_capacity(table.cells().len());
+        let mut pods = Vec::with_capacity(table.cells().len());
+        for (_, cell) in table.cells() {
+            let mut at = objects.slices.pods(&cell.name);
+            at.extend(
+                cell.endpoints
+                    .iter()
+                    .flat_map(|endpoint| memory.names.addresses(endpoint))
+                    .filter_map(Pod::outside),
+            );
+            cells.push(memory.registry.cell(&cell.name));
+            pods.push(at.into_iter().map(|pod| memory.registry.pod(pod)).collect());
+        }
+        Snapshot { version: memory.version, table, cells, pods, about: Arc::clone(&memory.about) }
+    }
+
+    /// Writes the objects to disk, now and then and on a thread that may wait for the disk.
+    async fn write(&self, memory: &mut Memory) {
+        let now = self.clock.millis();
+        let (Some(path), true) = (&self.table_file, memory.unwritten) else { return };
+        if memory.written_ms > 0 && now - memory.written_ms < WRITE_EVERY_MS {
+            return;
+        }
+        memory.unwritten = false;
+        memory.written_ms = now.max(1);
+        let bytes = match table_file::encode(&self.router, &memory.objects) {
+            Ok(bytes) => bytes,
+            Err(error) => return tracing::error!(%error, "the table cannot be written as JSON"),
+        };
+        let path = path.clone();
+        let written = tokio::task::spawn_blocking(move || table_file::write(&path, &bytes)).await;
+        if let Ok(Err(error)) = written {
+            self.metrics.write_failures.inc();
+            tracing::error!(%error, "the table file cannot be written; a start without the API server would find the one before");
+        }
+    }
+}
+
+/// Generation and UID of every object, by `KIND/NAME` or `KIND/NAMESPACE/NAME`.
+fn versions(objects: &Objects) -> impl Iterator<Item = (String, ObjectVersion)> + '_ {
+    of_kind(&objects.routers)
+        .chain(of_kind(&objects.cells))
+        .chain(of_kind(&objects.policies))
+        .chain(of_kind(&objects.shifts))
+}
+
+fn of_kind<K: Kind>(set: &Set<K>) -> impl Iterator<Item = (String, ObjectVersion)> + '_ {
+    set.items().iter().map(|item| {
+        let name = match item.namespace() {
+            Some(namespace) => format!("{}/{namespace}/{}", K::NAME, item.name_any()),
+            None => format!("{}/{}", K::NAME, item.name_any()),
+        };
+        let version = ObjectVersion {
+            uid: item.uid().unwrap_or_default(),
+            generation: item.meta().generation.unwrap_or_default(),
+        };
+        (name, version)
+    })
+}

@@ -1,0 +1,179 @@
+//! Bodies on their way: from the client, to a cell, and from a cell back to the client.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::attempt::Lease;
+use crate::message::AnswerBody;
+
+/// A body that is still arriving.
+pub(crate) struct Arriving(Incoming);
+
+/// Why a body stopped before its end: the sender is gone, or what it sent is no HTTP.
+#[derive(Debug, thiserror::Error)]
+#[error("the body stopped before its end: {0}")]
+pub(crate) struct Unreadable(#[from] hyper::Error);
+
+impl Arriving {
+    pub(super) fn new(body: Incoming) -> Self {
+        Self(body)
+    }
+
+    /// Bytes that will come, where the sender said so. 0 is no body.
+    pub(crate) fn declared(&self) -> Option<u64> {
+        self.0.size_hint().exact()
+    }
+
+    /// The next bytes, or `None` at the end. Trailers are left out.
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, Unreadable>> {
+        loop {
+            match self.0.frame().await? {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Some(Ok(data));
+                    }
+                }
+                Err(error) => return Some(Err(Unreadable(error))),
+            }
+        }
+    }
+}
+
+/// A body on its way to a cell.
+pub(crate) enum Outgoing {
+    /// Held whole: it can be sent again.
+    Whole(Bytes),
+    /// What was read already, then the rest as it arrives: it can be sent once.
+    Rest { read: VecDeque<Bytes>, rest: Arriving },
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Rest { read, rest } => match read.pop_front() {
+                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                None => Pin::new(&mut rest.0).poll_frame(context),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Rest { read, rest } => read.is_empty() && rest.0.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Rest { read, rest } => {
+                let held: u64 = read.iter().map(|bytes| bytes.len() as u64).sum();
+                rest.0
+                    .size_hint()
+                    .exact()
+                    .map_or_else(SizeHint::default, |left| SizeHint::with_exact(held + left))
+            }
+        }
+    }
+}
+
+/// A body that arrives from a cell, with the lease on the connection it comes through. Read to its end it gives the
+/// connection back; dropped before, it closes it.
+pub(crate) struct UpstreamBody {
+    incoming: Incoming,
+    lease: Option<Lease>,
+}
+
+impl UpstreamBody {
+    pub(super) fn new(incoming: Incoming) -> Self {
+        Self { incoming, lease: None }
+    }
+
+    /// From here on the end of the body is the end of the attempt.
+    pub(crate) fn attach(&mut self, lease: Lease) {
+        self.lease = Some(lease);
+    }
+
+    /// Reads to the end, up to `limit` bytes, so that the connection can be used again. Whether it got there.
+    pub(crate) async fn discard(mut self, limit: usize) -> bool {
+        let mut left = limit;
+        while !self.incoming.is_end_stream() {
+            match self.incoming.frame().await {
+                None => break,
+                Some(Err(_)) => return false,
+                Some(Ok(frame)) => match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                    Some(rest) => left = rest,
+                    None => return false,
+                },
+            }
+        }
+        self.finish(true);
+        true
+    }
+
+    fn finish(&mut self, whole: bool) {
+        if let Some(lease) = self.lease.take() {
+            lease.finish(whole);
+        }
+    }
+}
+
+impl Drop for UpstreamBody {
+    fn drop(&mut self) {
+        // A body of known length is not polled for its end once all of it is written.
+        let whole = self.incoming.is_end_stream();
+        self.finish(whole);
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Stream(body) => {
+                let frame = ready!(Pin::new(&mut body.incoming).poll_frame(context));
+                match &frame {
+                    None => body.finish(true),
+                    Some(Err(_)) => body.finish(false),
+                    Some(Ok(_)) => {}
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Stream(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Stream(body) => body.incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The edge: where our requests and answers become bytes and back. hyper serves here for now; nothing outside this
+//! folder names it, so that another codec can take its place.
+
+mod body;
+mod client;
+mod server;
+mod upgrade;
+
+pub(crate) use body::{Arriving, Outgoing, UpstreamBody};
+pub(crate) use client::{AttemptError, Connection, UpstreamHead};
+pub(crate) use server::{Kick, Phase, Watch, serve_connection};
+pub(crate) use upgrade::Upgrade;

@@ -1,0 +1,256 @@
+//! The client's side of the edge: one connection from its first byte to its last. It turns what hyper reads into our
+//! requests and our answers into what hyper writes; limits and time-outs of connections are kept here, requests' are not.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bulkhead_process::Monotonic;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::body::Arriving;
+use super::upgrade::Upgrade;
+use crate::message::{Answer, AnswerBody, Head, Request};
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// Between requests, or before the first.
+    Idle = 0,
+    /// Part of a head has arrived.
+    Head = 1,
+    /// A request is under way.
+    Busy = 2,
+}
+
+/// What the worker may tell a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kick {
+    None = 0,
+    /// Finish what is under way, then close.
+    Graceful = 1,
+    /// Close now.
+    Abort = 2,
+}
+
+/// What a worker sees of a connection, and how it ends it. It costs a request two stores and no timer.
+pub(crate) struct Watch {
+    phase: AtomicU8,
+    since: AtomicU64,
+    kick: AtomicU8,
+    kicked: Notify,
+    clock: Monotonic,
+}
+
+impl Watch {
+    pub(crate) fn new(clock: Monotonic) -> Arc<Self> {
+        Arc::new(Self {
+            phase: AtomicU8::new(Phase::Idle as u8),
+            since: AtomicU64::new(clock.millis()),
+            kick: AtomicU8::new(Kick::None as u8),
+            kicked: Notify::new(),
+            clock,
+        })
+    }
+
+    /// The phase and for how many milliseconds it has lasted.
+    pub(crate) fn phase(&self) -> (Phase, u64) {
+        let phase = match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Idle,
+            1 => Phase::Head,
+            _ => Phase::Busy,
+        };
+        (phase, self.clock.millis().saturating_sub(self.since.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn kick(&self, kick: Kick) {
+        self.kick.fetch_max(kick as u8, Ordering::Relaxed);
+        self.kicked.notify_one();
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.since.store(self.clock.millis(), Ordering::Relaxed);
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    fn bytes_arrived(&self) {
+        if self.phase.load(Ordering::Relaxed) == Phase::Idle as u8 {
+            self.enter(Phase::Head);
+        }
+    }
+}
+
+/// Serves one connection until either side ends it.
+pub(crate) async fn serve_connection<F, Fut>(
+    stream: TcpStream,
+    peer: IpAddr,
+    header_bytes: u32,
+    watch: Arc<Watch>,
+    serve: F,
+) where
+    F: Fn(Request) -> Fut,
+    Fut: Future<Output = Answer>,
+{
+    let limit = usize::try_from(header_bytes).unwrap_or(usize::MAX);
+    let under_way = Rc::new(Cell::new(0_u32));
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        watch.enter(Phase::Busy);
+        let answered = serve(from_hyper(request, peer));
+        let busy = Busy::new(&watch, &under_way);
+        async move { Ok::<_, Infallible>(to_hyper(answered.await, busy)) }
+    });
+    let io = TokioIo::new(Watched { stream, watch: Arc::clone(&watch) });
+    let connection = http1::Builder::new()
+        .max_header_size(limit)
+        .pipeline_flush(true)
+        .serve_connection(io, service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, %peer, "a client's connection ended with an error");
+                }
+                return;
+            }
+            () = watch.kicked.notified() => match watch.kick.load(Ordering::Relaxed) {
+                kick if kick == Kick::Abort as u8 => return,
+                kick if kick == Kick::Graceful as u8 => connection.as_mut().graceful_shutdown(),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Marks the connection idle again when the answer is written or given up.
+struct Busy {
+    watch: Arc<Watch>,
+    under_way: Rc<Cell<u32>>,
+}
+
+impl Busy {
+    fn new(watch: &Arc<Watch>, under_way: &Rc<Cell<u32>>) -> Self {
+        under_way.set(under_way.get() + 1);
+        Self { watch: Arc::clone(watch), under_way: Rc::clone(under_way) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.under_way.set(self.under_way.get() - 1);
+        if self.under_way.get() == 0 {
+            self.watch.enter(Phase::Idle);
+        }
+    }
+}
+
+/// An answer's body together with the mark that a request is under way.
+struct Tracked {
+    body: AnswerBody,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Tracked {
+    type Data = bytes::Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<bytes::Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn from_hyper(mut request: hyper::Request<Incoming>, peer: IpAddr) -> Request {
+    let upgrade = Upgrade::asked(&mut request);
+    let (parts, body) = request.into_parts();
+    let head = Head {
+        method: parts.method,
+        target: parts.uri,
+        headers: parts.headers,
+        http10: parts.version == http::Version::HTTP_10,
+    };
+    Request { head, body: Arriving::new(body), peer, upgrade }
+}
+
+fn to_hyper(answer: Answer, busy: Busy) -> hyper::Response<Tracked> {
+    let mut response = hyper::Response::new(Tracked { body: answer.body, _busy: busy });
+    *response.status_mut() = answer.status;
+    *response.headers_mut() = answer.headers;
+    response
+}
+
+/// A client's stream that notes when bytes arrive.
+struct Watched {
+    stream: TcpStream,
+    watch: Arc<Watch>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.watch.bytes_arrived();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,275 @@
+//! Health on its own thread: a stream to every pod of every cell, what they say put through the state machine of
+//! `routing`, and the verdicts into the atomics that the request path reads. It asks nobody else.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_process::{Connector, Gate, Monotonic, clock};
+use bulkhead_protocol::HealthLine;
+use bulkhead_routing::health::{Doubt, Effect, Event, Fleet, Pod as PodName};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::live::{CellLive, CellReport, PodLive};
+use crate::load::Load;
+use crate::metrics::HealthMetrics;
+use crate::objects::Pod;
+use crate::snapshot::Snapshot;
+use crate::stream;
+
+/// Between two looks for silence.
+const TICK: Duration = Duration::from_millis(50);
+
+/// One cell as this thread knows it.
+struct Watched {
+    live: Arc<CellLive>,
+    pods: HashMap<PodName, WatchedPod>,
+    load: Load,
+}
+
+struct WatchedPod {
+    live: Arc<PodLive>,
+    task: JoinHandle<()>,
+}
+
+/// What the streams, the ticks and the tables share on this one thread.
+struct State {
+    fleet: Fleet,
+    cells: HashMap<Arc<str>, Watched>,
+    metrics: HealthMetrics,
+    clock: Monotonic,
+}
+
+/// Runs until the tables stop coming. Needs a current-thread runtime with a `LocalSet`.
+///
+/// # Errors
+/// Never: what goes wrong is some pod's and ends in a verdict.
+pub(crate) async fn run(
+    mut tables: watch::Receiver<Arc<Snapshot>>,
+    mut refused: mpsc::Receiver<Pod>,
+    gate: Gate,
+    metrics: HealthMetrics,
+    clock: Monotonic,
+) -> anyhow::Result<()> {
+    let state = State { fleet: Fleet::default(), cells: HashMap::new(), metrics, clock };
+    let state = Rc::new(RefCell::new(state));
+    let mut planned = clock.millis();
+    let mut known = false;
+    loop {
+        tokio::select! {
+            changed = tables.changed() => {
+                if changed.is_err() {
+                    return Ok(());
+                }
+                let snapshot = Arc::clone(&tables.borrow_and_update());
+                known = snapshot.version > 0;
+                sync(&state, &snapshot);
+            }
+            Some(pod) = refused.recv() => state.borrow_mut().refused(pod),
+            () = tokio::time::sleep_until(clock.at_millis(planned).into()) => {
+                // What the sockets hold already is read before anybody is called silent.
+                tokio::task::yield_now().await;
+                tokio::task::yield_now().await;
+                let now = clock.millis();
+                state.borrow_mut().tick(now.saturating_sub(planned));
+                planned = now + TICK.as_millis() as u64;
+            }
+        }
+        if known && state.borrow().fleet.is_answered() {
+            gate.open();
+            known = false;
+        }
+    }
+}
+
+/// Takes the cells and pods of a new table.
+fn sync(state: &Rc<RefCell<State>>, snapshot: &Snapshot) {
+    let mut guard = state.borrow_mut();
+    let now = guard.clock.millis();
+    guard.fleet.sync(snapshot.table.cells().map(|(_, cell)| &cell.name), now);
+    let names: HashSet<&Arc<str>> = snapshot.table.cells().map(|(_, cell)| &cell.name).collect();
+    guard.cells.retain(|name, watched| {
+        let stays = names.contains(name);
+        if !stays {
+            watched.pods.values().for_each(|pod| pod.task.abort());
+        }
+        stays
+    });
+    let moment = snapshot.at(now, clock::now_unix_millis());
+    for (index, cell) in snapshot.table.cells() {
+        let Some(live) = snapshot.live(index) else { continue };
+        let watched = guard.cells.entry(Arc::clone(&cell.name)).or_insert_with(|| Watched {
+            live: Arc::clone(live),
+            pods: HashMap::new(),
+            load: Load::default(),
+        });
+        watched.live = Arc::clone(live);
+        watched.load.set_capacity(cell.capacity.as_ref().and_then(|capacity| capacity.in_flight));
+        let wanted: HashMap<PodName, &Arc<PodLive>> =
+            snapshot.pods(index).iter().map(|pod| (name_of(pod.at), pod)).collect();
+        let gone: Vec<PodName> =
+            watched.pods.keys().filter(|pod| !wanted.contains_key(*pod)).cloned().collect();
+        for pod in gone {
+            if let Some(watched) = guard.cells.get_mut(&cell.name)
+                && let Some(stream) = watched.pods.remove(&pod)
+            {
+                stream.task.abort();
+                watched.load.forget(&pod);
+            }
+            guard.event(&cell.name, Event::PodRemoved(pod));
+        }
+        for (pod, live) in wanted {
+            guard.add(state, &cell.name, pod, live);
+        }
+        let shifted = moment.weight(index).operator_shift;
+        guard.event(&cell.name, Event::OperatorShift(shifted));
+    }
+}
+
+/// A pod is told apart by where its traffic goes.
+fn name_of(pod: Pod) -> PodName {
+    pod.traffic.to_string().into()
+}
+
+impl State {
+    fn add(&mut self, shared: &Rc<RefCell<Self>>, cell: &Arc<str>, pod: PodName, live: &Arc<PodLive>) {
+        let Some(watched) = self.cells.get_mut(cell) else { return };
+        if let Some(known) = watched.pods.get(&pod)
+            && known.live.at == live.at
+        {
+            return;
+        }
+        let reader = Reader { state: Rc::clone(shared), cell: Arc::clone(cell), pod: Arc::clone(&pod) };
+        let stream = stream::follow(Connector::plain(), live.at.health, reader);
+        let task = tokio::task::spawn_local(stream);
+        if let Some(before) =
+            watched.pods.insert(Arc::clone(&pod), WatchedPod { live: Arc::clone(live), task })
+        {
+            before.task.abort();
+        }
+        self.event(cell, Event::PodAdded(pod));
+    }
+
+    /// A connection for a request was refused.
+    fn refused(&mut self, pod: Pod) {
+        let name = name_of(pod);
+        let of: Vec<Arc<str>> = self
+            .cells
+            .iter()
+            .filter(|(_, cell)| cell.pods.contains_key(&name))
+            .map(|(cell, _)| Arc::clone(cell))
+            .collect();
+        for cell in of {
+            self.event(&cell, Event::Refused(Arc::clone(&name)));
+        }
+    }
+
+    fn event(&mut self, cell: &Arc<str>, event: Event) {
+        let now = self.clock.millis();
+        let effects = self.fleet.event(cell, event, now);
+        self.show(cell);
+        for effect in effects {
+            self.tell(cell, &effect);
+        }
+    }
+
+    fn tick(&mut self, late_ms: u64) {
+        let now = self.clock.millis();
+        let (doubt, effects) = self.fleet.tick(late_ms, now);
+        if let Doubt::ObserverStalled { began: true } = doubt {
+            self.metrics.stalled.inc();
+            tracing::warn!(reason = "ObserverStalled", "every cell fell silent at once; verdicts are held");
+        }
+        for (cell, effect) in effects {
+            self.show(&cell);
+            self.tell(&cell, &effect);
+        }
+        // A cell that was never heard is out once its time is over, and that is no effect of its own.
+        let unheard: Vec<Arc<str>> = self
+            .cells
+            .iter()
+            .filter(|(_, cell)| cell.live.report().reason == "NotHeardYet")
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for cell in unheard {
+            self.show(&cell);
+        }
+    }
+
+    /// Puts what is known of the cell where the request path and the admin server see it.
+    fn show(&self, cell: &Arc<str>) {
+        let (Some(state), Some(watched)) = (self.fleet.get(cell), self.cells.get(cell)) else { return };
+        let usable: HashSet<&PodName> = state.usable_pods().collect();
+        for (name, pod) in &watched.pods {
+            pod.live.set_usable(usable.contains(name));
+        }
+        watched.live.set_in(state.is_in(), u64::try_from(state.ramp_start_ms()).ok());
+        watched.live.set_report(CellReport {
+            reason: state.reason().to_owned(),
+            message: watched.load.message().to_owned(),
+            pods: u32::try_from(usable.len()).unwrap_or(u32::MAX),
+        });
+    }
+
+    fn tell(&self, cell: &Arc<str>, effect: &Effect) {
+        let to = match effect {
+            Effect::In => {
+                tracing::info!(cell = &**cell, "the cell is in");
+                "in"
+            }
+            Effect::Out { reason } => {
+                tracing::warn!(cell = &**cell, reason, "the cell is out");
+                "out"
+            }
+            Effect::PodsChanged => return,
+        };
+        self.metrics.transitions.with_label_values(&[&**cell, to]).inc();
+    }
+}
+
+/// Takes what one stream brings.
+pub(crate) struct Reader {
+    state: Rc<RefCell<State>>,
+    cell: Arc<str>,
+    pod: PodName,
+}
+
+impl Reader {
+    pub(crate) fn line(&self, line: HealthLine) {
+        let mut state = self.state.borrow_mut();
+        if let Some(watched) = state.cells.get_mut(&self.cell) {
+            let in_flight = watched.live.in_flight();
+            watched.live.set_allowance(watched.load.hear(&self.pod, &line, in_flight));
+        }
+        let event = match line {
+            HealthLine::Verdict(verdict) if *verdict.cell != *self.cell => {
+                tracing::warn!(
+                    cell = &*self.cell,
+                    pod = &*self.pod,
+                    says = verdict.cell,
+                    "the pod is of another cell"
+                );
+                let pod = Arc::clone(&self.pod);
+                Event::Verdict { pod, ready: false, reason: "WrongCell".to_owned(), ready_for_ms: 0 }
+            }
+            line => Event::from_line(Arc::clone(&self.pod), line),
+        };
+        state.event(&self.cell, event);
+    }
+
+    pub(crate) fn refused(&self) {
+        self.state.borrow_mut().event(&self.cell, Event::Refused(Arc::clone(&self.pod)));
+    }
+
+    /// No connection, or nothing on it for too long.
+    pub(crate) fn silent(&self) {
+        self.state.borrow_mut().event(&self.cell, Event::Silence(Arc::clone(&self.pod)));
+    }
+
+    pub(crate) fn ended(&self) {
+        self.state.borrow_mut().event(&self.cell, Event::StreamEnded(Arc::clone(&self.pod)));
+    }
+}

@@ -1,0 +1,266 @@
+//! Listeners and their limits: counters that admit or refuse, shared by all worker threads. Opening sockets is here;
+//! accepting from them is the worker's.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bulkhead_crds::router::Limits;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Connections that the kernel may hold before a worker accepts them.
+const BACKLOG: i32 = 4096;
+
+/// What a listener allows, read once from its spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) explain: bool,
+    connections: u32,
+    in_flight: u32,
+    pub(crate) header_bytes: u32,
+    buffer_total: u64,
+    pub(crate) header_timeout: Duration,
+    pub(crate) body_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+}
+
+impl Settings {
+    pub(crate) fn new(explain: bool, limits: &Limits) -> Self {
+        Self {
+            explain,
+            connections: limits.connections,
+            in_flight: limits.in_flight,
+            header_bytes: limits.header_bytes,
+            buffer_total: bytes(&limits.buffer_total),
+            header_timeout: limits.header_timeout.get(),
+            body_timeout: limits.body_timeout.get(),
+            idle_timeout: limits.idle_timeout.get(),
+        }
+    }
+}
+
+/// A size such as `256Mi`. The schema lets nothing else in; what is no size after all is no room.
+fn bytes(text: &str) -> u64 {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => 0,
+    };
+    digits.parse::<u64>().unwrap_or(0).saturating_mul(unit)
+}
+
+/// One listener of this process, over all its threads.
+pub(crate) struct Listener {
+    name: String,
+    settings: ArcSwap<Settings>,
+    connections: AtomicU32,
+    in_flight: AtomicU32,
+}
+
+impl Listener {
+    pub(crate) fn new(name: &str, settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            settings: ArcSwap::from_pointee(settings),
+            connections: AtomicU32::new(0),
+            in_flight: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn settings(&self) -> arc_swap::Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+
+    pub(crate) fn set(&self, settings: Settings) {
+        if **self.settings.load() != settings {
+            self.settings.store(Arc::new(settings));
+        }
+    }
+
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Room for one more connection, given back when the permit goes.
+    pub(crate) fn connect(self: &Arc<Self>) -> Option<Permit> {
+        Permit::take(self, |listener| &listener.connections, self.settings.load().connections)
+    }
+
+    /// Room for one more request.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<Permit> {
+        Permit::take(self, |listener| &listener.in_flight, self.settings.load().in_flight)
+    }
+}
+
+/// One counted thing of a listener.
+pub(crate) struct Permit {
+    listener: Arc<Listener>,
+    counter: fn(&Listener) -> &AtomicU32,
+}
+
+impl Permit {
+    fn take(listener: &Arc<Listener>, counter: fn(&Listener) -> &AtomicU32, limit: u32) -> Option<Self> {
+        let before = counter(listener).fetch_add(1, Ordering::Relaxed);
+        let permit = Self { listener: Arc::clone(listener), counter };
+        // Over the limit the permit is dropped here, which takes the count back.
+        (before < limit).then_some(permit)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        (self.counter)(&self.listener).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Every listener of this process, and the memory that bodies take on all of them.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    open: RwLock<BTreeMap<String, Arc<Listener>>>,
+    buffered: AtomicU64,
+}
+
+impl Listeners {
+    pub(crate) fn all(&self) -> Vec<Arc<Listener>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(crate) fn insert(&self, listener: Arc<Listener>) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.insert(listener.name.clone(), listener);
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    pub(crate) fn buffered(&self) -> u64 {
+        self.buffered.load(Ordering::Relaxed)
+    }
+}
+
+/// Memory for one body, reserved before it is read and given back when the request is over.
+pub(crate) struct Reservation<'a> {
+    listeners: &'a Listeners,
+    limit: u64,
+    held: u64,
+}
+
+impl<'a> Reservation<'a> {
+    pub(crate) fn none(listeners: &'a Listeners, settings: &Settings) -> Self {
+        Self { listeners, limit: settings.buffer_total, held: 0 }
+    }
+
+    /// Makes room for `more` bytes. Whether there is.
+    pub(crate) fn grow(&mut self, more: u64) -> bool {
+        let before = self.listeners.buffered.fetch_add(more, Ordering::Relaxed);
+        if before.saturating_add(more) > self.limit {
+            self.listeners.buffered.fetch_sub(more, Ordering::Relaxed);
+            return false;
+        }
+        self.held += more;
+        true
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.listeners.buffered.fetch_sub(self.held, Ordering::Relaxed);
+    }
+}
+
+/// Opens one socket for each worker thread on the same address, among which the kernel spreads connections.
+///
+/// # Errors
+/// When the address is taken, by this or another process, or may not be used.
+pub(crate) fn open(ip: IpAddr, port: u16, threads: usize) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
+    if port != 0 {
+        // Sockets that share a port would also share it with another router that was started by mistake; one that
+        // shares with nobody finds out.
+        socket(SocketAddr::new(ip, port), false)?;
+    }
+    let first = socket(SocketAddr::new(ip, port), true)?;
+    let address = first.local_addr()?;
+    let mut sockets = vec![first];
+    for _ in 1..threads {
+        sockets.push(socket(address, true)?);
+    }
+    Ok((address, sockets))
+}
+
+fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(connections: u32, buffer_total: &str) -> Settings {
+        let limits = Limits { connections, buffer_total: buffer_total.to_owned(), ..Limits::default() };
+        Settings::new(false, &limits)
+    }
+
+    #[test]
+    fn permits_end_at_the_limit_and_come_back() {
+        let listener = Listener::new("http", settings(2, "1Ki"));
+        let (one, two) = (listener.connect(), listener.connect());
+        assert!(one.is_some() && two.is_some() && listener.connect().is_none());
+        assert_eq!(listener.connections(), 2);
+        drop(one);
+        assert!(listener.connect().is_some());
+    }
+
+    #[test]
+    fn memory_is_reserved_up_to_the_total_and_given_back() {
+        let listeners = Listeners::default();
+        let settings = settings(1, "1Ki");
+        let mut one = Reservation::none(&listeners, &settings);
+        let mut two = Reservation::none(&listeners, &settings);
+        assert!(one.grow(1000) && !two.grow(100) && two.grow(24));
+        drop(one);
+        assert_eq!(listeners.buffered(), 24);
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, expected) in [("512", 512), ("256Ki", 262_144), ("1Mi", 1_048_576), ("2Gi", 2_147_483_648)]
+        {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_somebody_listens_on_is_refused() {
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let (address, sockets) = open(ip, 0, 2).expect("a free port is found");
+        assert_eq!(sockets.len(), 2);
+        let taken = open(ip, address.port(), 1).expect_err("the port is taken");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    }
+}

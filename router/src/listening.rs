@@ -1,0 +1,98 @@
+//! Opens, changes and closes listeners as the Router object says, while the process runs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bulkhead_routing::table::TableListener;
+use tokio::sync::{mpsc, watch};
+
+use crate::accept::Command;
+use crate::config::Config;
+use crate::listener::{Listener, Listeners, Settings, open};
+use crate::snapshot::Snapshot;
+
+/// Bound addresses by listener.
+pub(crate) type Addresses = BTreeMap<String, SocketAddr>;
+
+/// The workers and what they were told.
+pub(crate) struct Listening {
+    pub(crate) config: Config,
+    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) workers: Vec<mpsc::Sender<Command>>,
+    pub(crate) addresses: watch::Sender<Addresses>,
+}
+
+struct Opened {
+    listener: Arc<Listener>,
+    /// As the object says, before this process's own choice.
+    port: u16,
+}
+
+impl Listening {
+    /// Follows the tables until they stop coming.
+    pub(crate) async fn run(self, mut tables: watch::Receiver<Arc<Snapshot>>) {
+        let mut opened: BTreeMap<String, Opened> = BTreeMap::new();
+        loop {
+            let snapshot = Arc::clone(&tables.borrow_and_update());
+            let wanted = snapshot.table.listeners();
+            let gone: Vec<String> = opened
+                .iter()
+                .filter(|(name, had)| !wanted.iter().any(|one| one.name == **name && one.port == had.port))
+                .map(|(name, _)| name.clone())
+                .collect();
+            for name in gone {
+                opened.remove(&name);
+                self.close(&name).await;
+            }
+            for spec in wanted {
+                let settings = Settings::new(spec.explain, &spec.limits);
+                match opened.get(&spec.name) {
+                    Some(had) => had.listener.set(settings),
+                    None => {
+                        if let Some(listener) = self.open(spec, settings).await {
+                            opened.insert(spec.name.clone(), Opened { listener, port: spec.port });
+                        }
+                    }
+                }
+            }
+            if tables.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn open(&self, spec: &TableListener, settings: Settings) -> Option<Arc<Listener>> {
+        let port = self.config.port(&spec.name, spec.port);
+        let (address, sockets) = match open(self.config.listen_ip, port, self.workers.len()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let ip = self.config.listen_ip;
+                tracing::error!(%error, listener = spec.name, %ip, port, "the listener cannot be opened");
+                return None;
+            }
+        };
+        let listener = Listener::new(&spec.name, settings);
+        for (worker, socket) in self.workers.iter().zip(sockets) {
+            // A worker that is gone ends the process; there is nobody to tell here.
+            let _ = worker.send(Command::Open(Arc::clone(&listener), socket)).await;
+        }
+        tracing::info!(listener = spec.name, %address, "listening");
+        self.listeners.insert(Arc::clone(&listener));
+        self.addresses.send_modify(|addresses| {
+            addresses.insert(spec.name.clone(), address);
+        });
+        Some(listener)
+    }
+
+    async fn close(&self, name: &str) {
+        tracing::info!(listener = name, "no longer listening");
+        for worker in &self.workers {
+            let _ = worker.send(Command::Close(name.to_owned())).await;
+        }
+        self.listeners.remove(name);
+        self.addresses.send_modify(|addresses| {
+            addresses.remove(name);
+        });
+    }
+}

@@ -1,0 +1,261 @@
+//! A router from its start to its end: threads and what joins them, readiness, and the drain.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use arc_swap::ArcSwap;
+use bulkhead_process::{Admin, Gate, Monotonic, Readiness, Shutdown};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use crate::accept::{self, Command};
+use crate::admin;
+use crate::builder::Builder;
+use crate::config::{Config, Source};
+use crate::health;
+use crate::listener::Listeners;
+use crate::listening::{Addresses, Listening};
+use crate::metrics::{HealthMetrics, PathMetrics, Readings, TableMetrics};
+use crate::objects::Pod;
+use crate::snapshot::Snapshot;
+use crate::source::{Freshness, watch_folder, watch_kubernetes};
+use crate::threads::{Thread, spawn};
+use crate::worker::{Shared, Worker};
+
+/// Changes that may wait for the builder before the watches wait for it.
+const CHANGES: usize = 4096;
+/// Refused pods that may wait for the health thread.
+const REFUSED: usize = 1024;
+/// Commands that may wait for a worker.
+const COMMANDS: usize = 64;
+/// How long threads may take to end after they were told.
+const END: Duration = Duration::from_secs(5);
+
+/// A router that was started.
+pub struct Running {
+    admin: SocketAddr,
+    addresses: watch::Receiver<Addresses>,
+    ended: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Running {
+    /// Where probes, metrics and `/v1/serving` are.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where the listener of that name is, once it is open.
+    ///
+    /// # Errors
+    /// When the router ended before it was opened.
+    pub async fn address(&self, listener: &str) -> anyhow::Result<SocketAddr> {
+        let mut addresses = self.addresses.clone();
+        let open = addresses.wait_for(|open| open.contains_key(listener)).await;
+        let open = open.map_err(|_| anyhow!("the router ended before {listener} was open"))?;
+        open.get(listener).copied().with_context(|| format!("{listener} is not open"))
+    }
+
+    /// Waits for the end, which comes after the shutdown that it was started with was drained.
+    ///
+    /// # Errors
+    /// When a thread ended before it should.
+    pub async fn ended(self) -> anyhow::Result<()> {
+        self.ended.await.context("the router's own task failed")?
+    }
+}
+
+/// Runs a router until the shutdown, and its drain, are over.
+///
+/// # Errors
+/// When it cannot start, or a thread ends before it should.
+pub async fn run(config: Config, shutdown: Shutdown) -> anyhow::Result<()> {
+    start(config, shutdown).await?.ended().await
+}
+
+/// Starts a router. It listens once it has a table.
+///
+/// # Errors
+/// When the admin address is taken, or the system gives no threads.
+pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running> {
+    let clock = Monotonic::start();
+    let admin_socket = TcpListener::bind(config.admin_address)
+        .await
+        .with_context(|| format!("the admin address {} cannot be used", config.admin_address))?;
+    let admin = admin_socket.local_addr()?;
+    let (refused, to_health) = mpsc::channel(REFUSED);
+    let shared = Arc::new(Shared {
+        current: Arc::new(ArcSwap::from_pointee(Snapshot::default())),
+        listeners: Arc::new(Listeners::default()),
+        metrics: PathMetrics::register(&config.registry)?,
+        clock,
+        refused,
+        draining: AtomicBool::new(false),
+    });
+    let readiness = Readiness::new();
+    let running = readiness.gate("running");
+    running.open();
+    let (addresses, bound) = watch::channel(Addresses::new());
+    let stop = Shutdown::new();
+    let mut helpers = feeders(&config, &shared, &readiness, to_health, &stop)?;
+    let (workers, worker_threads) = workers(&config, &shared, &stop)?;
+    let listening = Listening {
+        config: config.clone(),
+        listeners: Arc::clone(&shared.listeners),
+        workers: workers.clone(),
+        addresses,
+    };
+    helpers.threads.push(administration(
+        admin_socket,
+        &config,
+        &shared,
+        &readiness,
+        listening,
+        helpers.tables,
+        &stop,
+    )?);
+    let process = Process { config, shutdown, stop, running, shared, workers };
+    let ended = tokio::spawn(process.run(helpers.threads, worker_threads));
+    Ok(Running { admin, addresses: bound, ended })
+}
+
+/// Threads that feed the request path, and the tables that they make.
+struct Feeders {
+    threads: Vec<Thread>,
+    tables: watch::Receiver<Arc<Snapshot>>,
+}
+
+fn feeders(
+    config: &Config,
+    shared: &Arc<Shared>,
+    readiness: &Readiness,
+    refused: mpsc::Receiver<Pod>,
+    stop: &Shutdown,
+) -> anyhow::Result<Feeders> {
+    let clock = shared.clock;
+    let freshness = Freshness::new(clock);
+    let registry = &config.registry;
+    Readings::register(registry, Arc::clone(shared), Arc::clone(&freshness))?;
+    let (changes, to_builder) = mpsc::channel(CHANGES);
+    let (published, tables) = watch::channel(Arc::new(Snapshot::default()));
+    let builder = Builder {
+        router: config.router.clone(),
+        table_file: config.table_file.clone(),
+        clock,
+        current: Arc::clone(&shared.current),
+        published,
+        gate: readiness.gate("table"),
+        metrics: TableMetrics::register(registry)?,
+    };
+    let (gate, metrics) = (readiness.gate("health"), HealthMetrics::register(registry)?);
+    let to_health = tables.clone();
+    let threads = vec![
+        match config.source.clone() {
+            Source::Folder(folder) => {
+                spawn("bulkhead-files", stop.clone(), move || watch_folder(folder, changes))?
+            }
+            Source::Kubernetes => {
+                spawn("bulkhead-watch", stop.clone(), move || watch_kubernetes(changes, freshness))?
+            }
+        },
+        spawn("bulkhead-table", stop.clone(), move || builder.run(to_builder))?,
+        spawn("bulkhead-health", stop.clone(), move || {
+            health::run(to_health, refused, gate, metrics, clock)
+        })?,
+    ];
+    Ok(Feeders { threads, tables })
+}
+
+type Workers = (Vec<mpsc::Sender<Command>>, Vec<Thread>);
+
+fn workers(config: &Config, shared: &Arc<Shared>, stop: &Shutdown) -> anyhow::Result<Workers> {
+    let (mut senders, mut threads) = (vec![], vec![]);
+    for number in 0..config.thread_count() {
+        let (commands, to_worker) = mpsc::channel(COMMANDS);
+        let shared = Arc::clone(shared);
+        let work = move || async move {
+            accept::run(Rc::new(Worker::new(shared)), to_worker).await;
+            Ok(())
+        };
+        threads.push(spawn(&format!("bulkhead-worker-{number}"), stop.clone(), work)?);
+        senders.push(commands);
+    }
+    Ok((senders, threads))
+}
+
+/// The thread of the admin server, which opens listeners too.
+fn administration(
+    socket: TcpListener,
+    config: &Config,
+    shared: &Arc<Shared>,
+    readiness: &Readiness,
+    listening: Listening,
+    tables: watch::Receiver<Arc<Snapshot>>,
+    stop: &Shutdown,
+) -> anyhow::Result<Thread> {
+    let routes = admin::routes(admin::Source {
+        router: config.router.clone(),
+        pod: config.pod_name.clone(),
+        current: Arc::clone(&shared.current),
+        clock: shared.clock,
+    });
+    let admin = Admin { registry: config.registry.clone(), readiness: readiness.clone(), routes };
+    let socket = socket.into_std()?;
+    let until = stop.clone();
+    Ok(spawn("bulkhead-admin", stop.clone(), move || async move {
+        let socket = TcpListener::from_std(socket)?;
+        let (served, ()) =
+            tokio::join!(bulkhead_process::admin::serve(socket, admin, until), listening.run(tables));
+        Ok(served?)
+    })?)
+}
+
+/// What ends the process, and how.
+struct Process {
+    config: Config,
+    shutdown: Shutdown,
+    stop: Shutdown,
+    running: Gate,
+    shared: Arc<Shared>,
+    workers: Vec<mpsc::Sender<Command>>,
+}
+
+impl Process {
+    async fn run(self, helpers: Vec<Thread>, workers: Vec<Thread>) -> anyhow::Result<()> {
+        let mut helpers: FuturesUnordered<_> = helpers.into_iter().map(Thread::ended).collect();
+        let mut workers: FuturesUnordered<_> = workers.into_iter().map(Thread::ended).collect();
+        let early = tokio::select! {
+            () = self.shutdown.requested() => None,
+            Some(ended) = helpers.next() => Some(ended),
+            Some(ended) = workers.next() => Some(ended),
+        };
+        if let Some(ended) = early {
+            self.stop.trigger();
+            return ended.and_then(|()| Err(anyhow!("a thread ended before the router was asked to")));
+        }
+        self.drain(&mut workers).await;
+        self.stop.trigger();
+        let _ = timeout(END, async { while helpers.next().await.is_some() {} }).await;
+        Ok(())
+    }
+
+    /// Not ready at once; then, when those who send here have had time to notice, no new connections; then the end of
+    /// what is under way.
+    async fn drain<F: Future>(&self, workers: &mut FuturesUnordered<F>) {
+        self.running.close("the router is stopping");
+        self.shared.draining.store(true, Ordering::Relaxed);
+        tokio::time::sleep(self.config.drain_delay).await;
+        let within = self.shared.current.load().about.drain_timeout;
+        for worker in &self.workers {
+            // A worker that is gone has nothing to drain.
+            let _ = worker.send(Command::Drain { within }).await;
+        }
+        let _ = timeout(within + END, async { while workers.next().await.is_some() {} }).await;
+    }
+}

@@ -1,0 +1,321 @@
+//! Objects from a folder of YAML files, watched by their metadata. A document that is wrong keeps what its file last
+//! said well, and is reported; it changes nothing else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+use kube::{Resource, ResourceExt};
+use tokio::sync::mpsc;
+
+use super::document::{self, Document, Object};
+use super::schema::Schemas;
+use crate::objects::{Change, Objects};
+
+/// How often the folder is looked at. Files are few, and notifications do not work on every file system.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Larger files are refused rather than read.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
+
+/// Tells the builder what the folder holds, now and after every change, until the builder is gone.
+///
+/// # Errors
+/// When the folder cannot be read at the start. Later it is reported, and the last good objects stay.
+pub(crate) async fn watch(folder: PathBuf, changes: mpsc::Sender<Change>) -> anyhow::Result<()> {
+    let mut reader = Reader::new(folder)?;
+    reader.list().with_context(|| format!("the folder {} cannot be read", reader.folder.display()))?;
+    loop {
+        if reader.refresh() && changes.send(reader.change()).await.is_err() {
+            return Ok(());
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// What shows that a file changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+#[derive(Default)]
+struct File {
+    stamp: Option<Stamp>,
+    objects: Vec<Object>,
+    wrong: Vec<String>,
+}
+
+struct Reader {
+    folder: PathBuf,
+    schemas: Schemas,
+    files: BTreeMap<PathBuf, File>,
+    /// Counts the content of each object, in the place of the API server's generations.
+    generations: BTreeMap<String, (i64, serde_json::Value)>,
+    unreadable: Option<String>,
+    started: bool,
+}
+
+impl Reader {
+    fn new(folder: PathBuf) -> anyhow::Result<Self> {
+        Ok(Self {
+            folder,
+            schemas: Schemas::load()?,
+            files: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            unreadable: None,
+            started: false,
+        })
+    }
+
+    /// Every YAML file with its stamp. Hidden files and folders are left out.
+    fn list(&self) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+            let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+            if hidden || !yaml {
+                continue;
+            }
+            // Through links, as mounted ConfigMaps have them. A file that went meanwhile is gone.
+            if let Ok(metadata) = fs::metadata(&path)
+                && metadata.is_file()
+            {
+                found.insert(path, stamp(&metadata));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads what changed. Whether anything did.
+    fn refresh(&mut self) -> bool {
+        let found = match self.list() {
+            Ok(found) => found,
+            Err(error) => return self.cannot_read(&error),
+        };
+        let mut changed = self.unreadable.take().is_some() || !std::mem::replace(&mut self.started, true);
+        let before = self.files.len();
+        self.files.retain(|path, _| found.contains_key(path));
+        changed |= self.files.len() != before;
+        for (path, stamp) in found {
+            if self.files.get(&path).is_none_or(|file| file.stamp.as_ref() != Some(&stamp)) {
+                self.read(&path, stamp);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    fn cannot_read(&mut self, error: &io::Error) -> bool {
+        let text = format!("the folder cannot be read, so its last good objects stay: {error}");
+        let changed = self.unreadable.as_ref() != Some(&text);
+        if changed {
+            tracing::warn!(folder = %self.folder.display(), "{text}");
+        }
+        self.unreadable = Some(text);
+        changed
+    }
+
+    fn read(&mut self, path: &Path, stamp: Stamp) {
+        let too_large = stamp.length > MAX_FILE;
+        let file = self.files.entry(path.to_owned()).or_default();
+        file.stamp = Some(stamp);
+        file.wrong.clear();
+        let mut good = Vec::new();
+        match fs::read_to_string(path) {
+            _ if too_large => file.wrong.push(format!("larger than {MAX_FILE} bytes")),
+            Err(error) => file.wrong.push(error.to_string()),
+            Ok(text) => {
+                for text in document::split(&text) {
+                    match document::read(&text, &self.schemas) {
+                        Ok(Document::Object(object)) => good.push(object),
+                        Ok(Document::Ignored) => {}
+                        Err(wrong) => file.wrong.push(wrong),
+                    }
+                }
+            }
+        }
+        if !file.wrong.is_empty() {
+            // Whatever the broken documents were meant to say, the file said it well before.
+            let kept = std::mem::take(&mut file.objects);
+            good.extend(
+                kept.into_iter()
+                    .filter(|old| !good.iter().any(|new| name(new) == name(old)))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        file.objects = good;
+        for wrong in &file.wrong {
+            tracing::warn!(file = %path.display(), "refused: {wrong}");
+        }
+    }
+
+    /// Everything that the folder says, as one change.
+    fn change(&mut self) -> Change {
+        let mut seen = BTreeMap::new();
+        let mut bad = BTreeMap::new();
+        if let Some(text) = &self.unreadable {
+            bad.insert(self.folder.display().to_string(), text.clone());
+        }
+        for (path, file) in &self.files {
+            if !file.wrong.is_empty() {
+                bad.insert(path.display().to_string(), file.wrong.join("; "));
+            }
+            for object in &file.objects {
+                if seen.insert(name(object), object.clone()).is_some() {
+                    bad.insert(name(object), format!("written twice; the one in {} counts", path.display()));
+                }
+            }
+        }
+        let (mut routers, mut cells, mut policies, mut shifts) = (vec![], vec![], vec![], vec![]);
+        for (name, object) in seen {
+            match object {
+                Object::Router(mut router) => {
+                    self.count(name, &mut *router);
+                    routers.push(*router);
+                }
+                Object::Cell(mut cell) => {
+                    self.count(name, &mut *cell);
+                    cells.push(*cell);
+                }
+                Object::Policy(mut policy) => {
+                    self.count(name, &mut *policy);
+                    policies.push(*policy);
+                }
+                Object::Shift(mut shift) => {
+                    self.count(name, &mut *shift);
+                    shifts.push(*shift);
+                }
+            }
+        }
+        Box::new(move |objects: &mut Objects| replace(objects, routers, cells, policies, shifts, bad))
+    }
+
+    /// Gives an object the generation that an API server would have given it.
+    fn count<K: Resource + serde::Serialize>(&mut self, name: String, object: &mut K) {
+        object.meta_mut().generation = None;
+        let content = serde_json::to_value(&*object).unwrap_or_default();
+        let counted = self.generations.entry(name).or_insert((0, serde_json::Value::Null));
+        if counted.1 != content {
+            *counted = (counted.0 + 1, content);
+        }
+        object.meta_mut().generation = Some(counted.0);
+    }
+}
+
+fn replace(
+    objects: &mut Objects,
+    routers: Vec<Router>,
+    cells: Vec<Cell>,
+    policies: Vec<RoutingPolicy>,
+    shifts: Vec<TrafficShift>,
+    bad: BTreeMap<String, String>,
+) -> crate::objects::Touched {
+    objects.bad = bad;
+    objects
+        .routers
+        .replace(routers)
+        .and(objects.cells.replace(cells))
+        .and(objects.policies.replace(policies))
+        .and(objects.shifts.replace(shifts))
+        .and(objects.slices.replace(vec![]))
+}
+
+fn name(object: &Object) -> String {
+    match object {
+        Object::Router(router) => format!("Router/{}", router.name_any()),
+        Object::Cell(cell) => format!("Cell/{}", cell.name_any()),
+        Object::Policy(policy) => {
+            format!("RoutingPolicy/{}/{}", policy.namespace().unwrap_or_default(), policy.name_any())
+        }
+        Object::Shift(shift) => format!("TrafficShift/{}", shift.name_any()),
+    }
+}
+
+fn stamp(metadata: &fs::Metadata) -> Stamp {
+    #[cfg(unix)]
+    use std::os::unix::fs::MetadataExt;
+    Stamp {
+        modified: metadata.modified().ok(),
+        length: metadata.len(),
+        #[cfg(unix)]
+        inode: metadata.ino(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: &str = "apiVersion: bulkhead.dev/v1alpha1\nkind: Cell\nmetadata: {name: NAME}\nspec: {weight: WEIGHT, endpoints: ['127.0.0.1:1']}\n";
+
+    fn cell(name: &str, weight: &str) -> String {
+        CELL.replace("NAME", name).replace("WEIGHT", weight)
+    }
+
+    struct World {
+        folder: tempfile::TempDir,
+        reader: Reader,
+        objects: Objects,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder can be made");
+            let reader = Reader::new(folder.path().to_owned()).expect("schemas load");
+            Self { folder, reader, objects: Objects::default() }
+        }
+
+        /// Writes a file and reads the folder: the cells with their weights, and how many things are wrong.
+        fn after(&mut self, file: &str, text: &str) -> (Vec<(String, u32)>, usize) {
+            fs::write(self.folder.path().join(file), text).expect("the file can be written");
+            self.reader.refresh();
+            self.reader.change()(&mut self.objects);
+            let cells = self.objects.cells.items();
+            (
+                cells.iter().map(|cell| (cell.name().to_owned(), cell.spec.weight)).collect(),
+                self.objects.bad.len(),
+            )
+        }
+    }
+
+    fn at(cells: &[(&str, u32)]) -> Vec<(String, u32)> {
+        cells.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect()
+    }
+
+    #[test]
+    fn a_bad_file_keeps_its_last_good_objects_and_harms_no_other() {
+        let mut world = World::new();
+        assert_eq!(world.after("a.yaml", &cell("a", "10")), (at(&[("a", 10)]), 0));
+        assert_eq!(world.after("b.yaml", &cell("b", "20")), (at(&[("a", 10), ("b", 20)]), 0));
+        assert_eq!(world.after("a.yaml", "kind: ["), (at(&[("a", 10), ("b", 20)]), 1));
+        assert_eq!(world.after("b.yaml", &cell("b", "30")), (at(&[("a", 10), ("b", 30)]), 1));
+        assert_eq!(world.after("a.yaml", &cell("a", "40")), (at(&[("a", 40), ("b", 30)]), 0));
+    }
+
+    #[test]
+    fn a_bad_document_among_good_ones_is_left_out_alone() {
+        let mut world = World::new();
+        let text = [cell("a", "10"), cell("b", "1000"), cell("c", "30")].join("---\n");
+        assert_eq!(world.after("all.yaml", &text), (at(&[("a", 10), ("c", 30)]), 1));
+    }
+
+    #[test]
+    fn generations_count_content_and_not_writes() {
+        let mut world = World::new();
+        let generation = |world: &World| world.objects.cells.items()[0].metadata.generation;
+        world.after("a.yaml", &cell("a", "10"));
+        assert_eq!(generation(&world), Some(1));
+        world.after("a.yaml", &(cell("a", "10") + "# a comment\n"));
+        assert_eq!(generation(&world), Some(1));
+        world.after("a.yaml", &cell("a", "0"));
+        assert_eq!(generation(&world), Some(2));
+    }
+}

@@ -1,0 +1,268 @@
+//! Objects from the API server: one watch for each kind, whole lists first. An object that cannot be read is skipped
+//! and reported. Read-only.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
+use bulkhead_process::Monotonic;
+use futures::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DeserializeGuard;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::{WatchStreamExt, watcher::Config};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use crate::objects::{Change, Kind, Objects, Pod, Slice, Touched, key};
+
+/// Load balancers cut idle connections silently after four minutes or more; the server ends each watch before.
+const WATCH_SECONDS: u32 = 200;
+/// Between two tries at a server that does not answer. Short, so that what was missed is caught up with in seconds.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MOST: Duration = Duration::from_secs(2);
+
+/// When each kind was last heard of, by the process's clock: for the metric that shows a deaf watch.
+pub(crate) struct Freshness {
+    clock: Monotonic,
+    heard: BTreeMap<&'static str, AtomicU64>,
+}
+
+impl Freshness {
+    pub(crate) fn new(clock: Monotonic) -> Arc<Self> {
+        let kinds = [Router::NAME, Cell::NAME, RoutingPolicy::NAME, TrafficShift::NAME, "EndpointSlice"];
+        Arc::new(Self { clock, heard: kinds.into_iter().map(|kind| (kind, AtomicU64::new(0))).collect() })
+    }
+
+    fn note(&self, kind: &str) {
+        if let Some(heard) = self.heard.get(kind) {
+            heard.store(self.clock.millis(), Ordering::Relaxed);
+        }
+    }
+
+    /// Seconds since each kind was last heard of.
+    pub(crate) fn ages(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let now = self.clock.millis();
+        self.heard.iter().map(move |(kind, heard)| {
+            (*kind, now.saturating_sub(heard.load(Ordering::Relaxed)) as f64 / 1000.0)
+        })
+    }
+}
+
+/// Watches every kind until the builder is gone.
+///
+/// # Errors
+/// When there is no configuration of a cluster, neither from a service account nor from a kubeconfig.
+pub(crate) async fn watch(changes: mpsc::Sender<Change>, freshness: Arc<Freshness>) -> anyhow::Result<()> {
+    let mut config = kube::Config::infer().await?;
+    config.connect_timeout = Some(Duration::from_secs(2));
+    let client = Client::try_from(config)?;
+    let slices = Config::default()
+        .timeout(WATCH_SECONDS)
+        .labels(&format!("kubernetes.io/service-name={}", names::CELL_RUNTIME));
+    tokio::join!(
+        objects::<Router>(&client, &changes, &freshness),
+        objects::<Cell>(&client, &changes, &freshness),
+        objects::<RoutingPolicy>(&client, &changes, &freshness),
+        objects::<TrafficShift>(&client, &changes, &freshness),
+        endpoint_slices(Api::all(client.clone()), slices, &changes, &freshness),
+    );
+    Ok(())
+}
+
+fn events<K>(api: Api<K>, config: Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(api, config).backoff(Retry::default())
+}
+
+async fn objects<K>(client: &Client, changes: &mpsc::Sender<Change>, freshness: &Freshness)
+where
+    K: Kind + DeserializeOwned + Debug + Send + 'static,
+{
+    let api: Api<DeserializeGuard<K>> = Api::all(client.clone());
+    let mut events = std::pin::pin!(events(api, Config::default().timeout(WATCH_SECONDS)));
+    let mut listed = Vec::new();
+    while let Some(event) = events.next().await {
+        let change: Change = match event {
+            Err(error) => {
+                tracing::warn!(kind = K::NAME, %error, "the watch failed and is tried again");
+                continue;
+            }
+            Ok(event) => {
+                freshness.note(K::NAME);
+                match event {
+                    Event::Init => {
+                        listed.clear();
+                        continue;
+                    }
+                    Event::InitApply(object) => {
+                        listed.push(object);
+                        continue;
+                    }
+                    Event::InitDone => {
+                        let listed = std::mem::take(&mut listed);
+                        Box::new(move |objects| replace::<K>(objects, listed))
+                    }
+                    Event::Apply(object) => Box::new(move |objects| apply::<K>(objects, object)),
+                    Event::Delete(object) => Box::new(move |objects| remove::<K>(objects, &object)),
+                }
+            }
+        };
+        if changes.send(change).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The name under which a bad object is reported.
+fn label<K: Kind>(namespace: Option<&str>, name: &str) -> String {
+    match namespace {
+        Some(namespace) => format!("{}/{namespace}/{name}", K::NAME),
+        None => format!("{}/{name}", K::NAME),
+    }
+}
+
+fn replace<K: Kind>(objects: &mut Objects, listed: Vec<DeserializeGuard<K>>) -> Touched {
+    objects.bad.retain(|name, _| !name.starts_with(&format!("{}/", K::NAME)));
+    let mut good = Vec::with_capacity(listed.len());
+    for object in listed {
+        match object.0 {
+            Ok(object) => good.push(object),
+            Err(invalid) => {
+                let (namespace, name) = key_of(invalid.metadata);
+                report::<K>(objects, namespace.as_deref(), &name, &invalid.error);
+                // What it said well before stays in force.
+                good.extend(K::set(objects).get(namespace.as_deref(), &name).cloned());
+            }
+        }
+    }
+    K::set(objects).replace(good)
+}
+
+fn apply<K: Kind>(objects: &mut Objects, object: DeserializeGuard<K>) -> Touched {
+    match object.0 {
+        Ok(object) => {
+            let (namespace, name) = key(&object);
+            objects.bad.remove(&label::<K>(namespace.as_deref(), &name));
+            K::set(objects).apply(object)
+        }
+        Err(invalid) => {
+            let (namespace, name) = key_of(invalid.metadata);
+            report::<K>(objects, namespace.as_deref(), &name, &invalid.error);
+            Touched::default()
+        }
+    }
+}
+
+fn key_of(metadata: ObjectMeta) -> (Option<String>, String) {
+    (metadata.namespace, metadata.name.unwrap_or_default())
+}
+
+fn remove<K: Kind>(objects: &mut Objects, object: &DeserializeGuard<K>) -> Touched {
+    let (namespace, name) = key(object);
+    objects.bad.remove(&label::<K>(namespace.as_deref(), &name));
+    K::set(objects).remove(namespace, name)
+}
+
+fn report<K: Kind>(objects: &mut Objects, namespace: Option<&str>, name: &str, error: &str) {
+    let label = label::<K>(namespace, name);
+    tracing::warn!(
+        object = label,
+        error,
+        "the object cannot be read; the last good one stays, if there was one"
+    );
+    objects.bad.insert(label, error.to_owned());
+}
+
+async fn endpoint_slices(
+    api: Api<EndpointSlice>,
+    config: Config,
+    changes: &mpsc::Sender<Change>,
+    freshness: &Freshness,
+) {
+    let mut events = std::pin::pin!(events(api, config).inspect_err(
+        |error| tracing::warn!(kind = "EndpointSlice", %error, "the watch failed and is tried again")
+    ));
+    let mut listed = Vec::new();
+    while let Some(event) = events.next().await {
+        let Ok(event) = event else { continue };
+        freshness.note("EndpointSlice");
+        let change: Change = match event {
+            Event::Init => {
+                listed.clear();
+                continue;
+            }
+            Event::InitApply(slice) => {
+                listed.extend(slice_of(&slice));
+                continue;
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut listed);
+                Box::new(move |objects| objects.slices.replace(listed))
+            }
+            Event::Apply(slice) => {
+                let Some(slice) = slice_of(&slice) else { continue };
+                Box::new(move |objects| objects.slices.apply(slice))
+            }
+            Event::Delete(slice) => {
+                let Some(slice) = slice_of(&slice) else { continue };
+                Box::new(move |objects| objects.slices.remove(slice.cell, slice.name))
+            }
+        };
+        if changes.send(change).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The pods of a slice, whatever its conditions say of them: it is the health stream that judges. None where the
+/// namespace is no cell's.
+fn slice_of(slice: &EndpointSlice) -> Option<Slice> {
+    let namespace = slice.metadata.namespace.as_deref()?;
+    let cell = namespace.strip_prefix(names::NAMESPACE_PREFIX)?.to_owned();
+    let port = |name: &str| {
+        let ports = slice.ports.iter().flatten();
+        let number = ports.filter(|port| port.name.as_deref() == Some(name)).find_map(|port| port.port)?;
+        u16::try_from(number).ok()
+    };
+    let mut pods = Vec::new();
+    if let (Some(traffic), Some(health)) = (port(names::PORT_TRAFFIC), port(names::PORT_HEALTH)) {
+        let addresses = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        pods.extend(addresses.filter_map(|address| address.parse::<IpAddr>().ok()).map(|address| Pod {
+            traffic: SocketAddr::new(address, traffic),
+            health: SocketAddr::new(address, health),
+        }));
+    }
+    Some(Slice { cell, name: slice.metadata.name.clone().unwrap_or_default(), pods })
+}
+
+/// Doubles from [`RETRY_FIRST`] to [`RETRY_MOST`].
+#[derive(Default)]
+struct Retry {
+    last: Option<Duration>,
+}
+
+impl Iterator for Retry {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let next = self.last.map_or(RETRY_FIRST, |last| (last * 2).min(RETRY_MOST));
+        self.last = Some(next);
+        Some(next)
+    }
+}
+
+impl Backoff for Retry {
+    fn reset(&mut self) {
+        self.last = None;
+    }
+}

@@ -1,0 +1,10 @@
+//! Where objects come from: the API server's watches, or a folder of files. Each tells whole lists first; what is made
+//! of them is the builder's.
+
+mod document;
+mod folder;
+mod kubernetes;
+mod schema;
+
+pub(crate) use folder::watch as watch_folder;
+pub(crate) use kubernetes::{Freshness, watch as watch_kubernetes};

@@ -1,0 +1,85 @@
+//! Where a transaction has been: never twice in one cell, and of a cell never twice at one pod.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bulkhead_protocol::Reason;
+use bulkhead_routing::Refusal;
+use bulkhead_routing::table::{CellIndex, Table};
+
+use crate::pool::Pool;
+use crate::restart::Failure;
+use crate::worker::LocalCell;
+
+#[derive(Default)]
+pub(crate) struct Tried {
+    /// By name, since the table may change between attempts.
+    cells: Vec<Arc<str>>,
+    pods: Vec<Rc<Pool>>,
+    attempts: u32,
+    /// The cell that the last attempt was made in.
+    attempted: Option<Arc<str>>,
+    last: Option<(Arc<str>, Failure)>,
+    was_full: bool,
+}
+
+impl Tried {
+    /// The cells that are left out, as places in that table.
+    pub(crate) fn in_table(&self, table: &Table) -> Vec<CellIndex> {
+        self.cells.iter().filter_map(|name| table.cell_named(name)).collect()
+    }
+
+    pub(crate) fn pods(&self) -> &[Rc<Pool>] {
+        &self.pods
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Begins an attempt and gives its number. Another pod of the same cell is the same attempt.
+    pub(crate) fn attempt(&mut self, cell: &LocalCell) -> u32 {
+        if self.attempted.as_ref() != Some(&cell.live.name) {
+            self.attempts += 1;
+            self.attempted = Some(Arc::clone(&cell.live.name));
+        }
+        self.attempts
+    }
+
+    pub(crate) fn pod(&mut self, pool: Rc<Pool>) {
+        self.pods.push(pool);
+    }
+
+    /// The cell is not asked again.
+    pub(crate) fn failed(&mut self, cell: &LocalCell, failure: Failure) {
+        self.cells.push(Arc::clone(&cell.live.name));
+        self.last = Some((Arc::clone(&cell.live.name), failure));
+    }
+
+    /// The cell has its fill, which is no attempt.
+    pub(crate) fn full(&mut self, cell: &LocalCell) {
+        self.cells.push(Arc::clone(&cell.live.name));
+        self.was_full = true;
+    }
+
+    /// Why there is no answer: what the last attempt said, else that cells are full, else what the decision said.
+    pub(crate) fn refusal(&self, decided: Refusal) -> Refusal {
+        match &self.last {
+            Some((cell, failure)) => {
+                let reason = match failure.reason() {
+                    // Between router and cell only: to a client it is a cell that could not be reached.
+                    Reason::WrongCell => Reason::ConnectFailed,
+                    reason => reason,
+                };
+                let attempts = self.attempts;
+                let detail = format!("no answer after {attempts} attempt(s); the last was in cell {cell}");
+                Refusal { reason, detail }
+            }
+            None if self.was_full => Refusal {
+                reason: Reason::Capacity,
+                detail: "every cell that could take the request is at its capacity".to_owned(),
+            },
+            None => decided,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! One worker thread: what it has to itself (pools, budgets, counts), and what it shares with others. It looks the newest
+//! table up with one atomic load; what it derives from a table is made when first needed.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use bulkhead_process::{Connector, Monotonic, clock};
+use bulkhead_protocol::TransactionId;
+use bulkhead_routing::table::{CellIndex, Rule, RuleId};
+use tokio::sync::mpsc;
+
+use crate::budget::Budget;
+use crate::listener::Listeners;
+use crate::live::CellLive;
+use crate::metrics::{CellMetrics, PathMetrics};
+use crate::objects::Pod;
+use crate::pool::Pool;
+use crate::snapshot::Snapshot;
+
+/// What all worker threads share. Nothing here is locked on the request path.
+pub(crate) struct Shared {
+    pub(crate) current: Arc<ArcSwap<Snapshot>>,
+    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) metrics: PathMetrics,
+    pub(crate) clock: Monotonic,
+    /// Tells the health thread of pods that refused a connection; what does not fit is dropped.
+    pub(crate) refused: mpsc::Sender<Pod>,
+    /// The process is stopping: answers close their connections.
+    pub(crate) draining: AtomicBool,
+}
+
+/// One thread's own.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    connector: Connector,
+    table: RefCell<Rc<LocalTable>>,
+    pools: RefCell<HashMap<Pod, Rc<Pool>>>,
+    budgets: RefCell<HashMap<RuleId, Rc<RefCell<Budget>>>>,
+    counts: RefCell<HashMap<Arc<str>, Rc<CellMetrics>>>,
+}
+
+/// A snapshot, with what this thread keeps for its cells.
+pub(crate) struct LocalTable {
+    pub(crate) snapshot: Arc<Snapshot>,
+    cells: Vec<OnceCell<LocalCell>>,
+}
+
+/// One cell on this thread.
+pub(crate) struct LocalCell {
+    pub(crate) live: Arc<CellLive>,
+    pub(crate) pods: Vec<Rc<Pool>>,
+    pub(crate) counts: Rc<CellMetrics>,
+}
+
+/// A transaction counted in its rule's budget for as long as this lives.
+pub(crate) struct RuleUse(Rc<RefCell<Budget>>);
+
+impl RuleUse {
+    pub(crate) fn has_token(&self) -> bool {
+        self.0.borrow().has_token()
+    }
+
+    pub(crate) fn take(&self) {
+        self.0.borrow_mut().take();
+    }
+}
+
+impl Drop for RuleUse {
+    fn drop(&mut self) {
+        self.0.borrow_mut().end();
+    }
+}
+
+impl LocalTable {
+    fn new(snapshot: Arc<Snapshot>) -> Rc<Self> {
+        let cells = std::iter::repeat_with(OnceCell::new).take(snapshot.cells.len()).collect();
+        Rc::new(Self { snapshot, cells })
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let table = LocalTable::new(shared.current.load_full());
+        Self {
+            shared,
+            connector: Connector::plain(),
+            table: RefCell::new(table),
+            pools: RefCell::default(),
+            budgets: RefCell::default(),
+            counts: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Monotonic {
+        self.shared.clock
+    }
+
+    pub(crate) fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    pub(crate) fn metrics(&self) -> &PathMetrics {
+        &self.shared.metrics
+    }
+
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.shared.listeners
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn new_transaction(&self) -> TransactionId {
+        TransactionId::new_v7(clock::now_unix_millis(), crate::random::bytes())
+    }
+
+    /// A pod refused a connection. The health thread hears of it unless it has its hands full, which it then knows of
+    /// already.
+    pub(crate) fn tell_refused(&self, pod: Pod) {
+        let _ = self.shared.refused.try_send(pod);
+    }
+
+    /// The newest table.
+    pub(crate) fn table(&self) -> Rc<LocalTable> {
+        let newest = self.shared.current.load();
+        let mut table = self.table.borrow_mut();
+        if !Arc::ptr_eq(&newest, &table.snapshot) {
+            *table = LocalTable::new(Arc::clone(&newest));
+        }
+        Rc::clone(&table)
+    }
+
+    /// What this thread keeps for a cell of that table.
+    pub(crate) fn cell<'t>(&self, table: &'t LocalTable, index: CellIndex) -> Option<&'t LocalCell> {
+        let place = table.cells.get(index.0 as usize)?;
+        let live = table.snapshot.live(index)?;
+        Some(place.get_or_init(|| LocalCell {
+            live: Arc::clone(live),
+            pods: table.snapshot.pods(index).iter().map(|pod| self.pool(pod)).collect(),
+            counts: self.counts_of(&live.name),
+        }))
+    }
+
+    fn pool(&self, pod: &Arc<crate::live::PodLive>) -> Rc<Pool> {
+        let mut pools = self.pools.borrow_mut();
+        match pools.get(&pod.at) {
+            // A pod that went and came back is another one to the health thread.
+            Some(pool) if Arc::ptr_eq(&pool.pod, pod) => Rc::clone(pool),
+            _ => {
+                let pool = Rc::new(Pool::new(Arc::clone(pod)));
+                pools.insert(pod.at, Rc::clone(&pool));
+                pool
+            }
+        }
+    }
+
+    fn counts_of(&self, cell: &Arc<str>) -> Rc<CellMetrics> {
+        let mut counts = self.counts.borrow_mut();
+        if let Some(of) = counts.get(cell) {
+            return Rc::clone(of);
+        }
+        let of = Rc::new(self.shared.metrics.local(cell));
+        counts.insert(Arc::clone(cell), Rc::clone(&of));
+        of
+    }
+
+    /// Counts a transaction in its rule's budget.
+    pub(crate) fn use_rule(&self, rule: &Rule) -> RuleUse {
+        let mut budgets = self.budgets.borrow_mut();
+        let budget = match budgets.get(&rule.id) {
+            Some(budget) => Rc::clone(budget),
+            None => Rc::clone(budgets.entry(rule.id.clone()).or_default()),
+        };
+        budget.borrow_mut().begin();
+        RuleUse(budget)
+    }
+
+    /// What happens a few times a second: counts are handed in, and what is no longer needed goes.
+    pub(crate) fn sweep(&self) {
+        let now = self.clock().millis();
+        let table = self.table();
+        self.counts.borrow().values().for_each(|counts| counts.flush());
+        self.pools.borrow().values().for_each(|pool| pool.sweep(now));
+        // Held by the table or by an attempt under way, else gone.
+        self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
+        let rules = table.snapshot.table.rules().len();
+        let mut budgets = self.budgets.borrow_mut();
+        if budgets.len() > 2 * rules + 16 {
+            budgets.retain(|_, budget| Rc::strong_count(budget) > 1);
+        }
+    }
+}
