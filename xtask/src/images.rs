@@ -97,7 +97,7 @@ pub fn pack(name: &str, program: &Path, user: User, archive: &Path) -> Result<St
 }
 
 fn compile(repository: &Path, folder: &Path, profile: &str) -> Result<()> {
-    let mut cargo = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), ["build", "--locked"]);
+    let mut cargo = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), ["build"]);
     cargo.args(["--target", TARGET, "--profile", profile]);
     for (package, _) in PROGRAMS {
         cargo.args(["--package", package]);

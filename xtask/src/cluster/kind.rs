@@ -13,9 +13,8 @@ use crate::progress;
 /// Makes the cluster unless kind knows it.
 ///
 /// # Errors
-/// When kind or Docker is missing, or kind fails.
+/// When kind fails.
 pub fn up(state: &State, record: &Record) -> Result<()> {
-    check_tools(&|program| find(program).is_some())?;
     let name = record.layout.name.to_string();
     let known = output(&mut command("kind", ["get", "clusters"]))?;
     if !known.lines().any(|line| line == name) {
@@ -33,7 +32,7 @@ pub fn up(state: &State, record: &Record) -> Result<()> {
 /// # Errors
 /// When kind fails.
 pub fn down(name: &ClusterName) -> Result<()> {
-    check_tools(&|program| find(program).is_some())?;
+    check()?;
     output(&mut command("kind", ["delete", "cluster", "--name", &name.to_string()])).map(drop)
 }
 
@@ -42,7 +41,7 @@ pub fn down(name: &ClusterName) -> Result<()> {
 /// # Errors
 /// When kind fails.
 pub fn load(name: &ClusterName, archives: &[PathBuf]) -> Result<()> {
-    check_tools(&|program| find(program).is_some())?;
+    check()?;
     for archive in archives {
         output(&mut load_command(name, archive))?;
     }
@@ -59,6 +58,14 @@ fn load_command(name: &ClusterName, archive: &Path) -> std::process::Command {
     let mut load = command("kind", ["load", "image-archive"]);
     load.arg(archive).args(["--name", &name.to_string()]);
     load
+}
+
+/// Whether kind can be used here.
+///
+/// # Errors
+/// Names what is missing.
+pub fn check() -> Result<()> {
+    check_tools(&|program| find(program).is_some())
 }
 
 fn check_tools(present: &dyn Fn(&str) -> bool) -> Result<()> {

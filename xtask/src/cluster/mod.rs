@@ -50,6 +50,7 @@ pub struct Wanted {
 pub fn up(wanted: &Wanted) -> Result<State> {
     let state = State::of(&wanted.name)?;
     if wanted.provider == Provider::Kind {
+        kind::check()?;
         let record = state.claim(wanted.provider, None)?;
         kind::up(&state, &record)?;
         return Ok(state);
