@@ -1,0 +1,124 @@
+//! The verdict and its stream.
+
+use bulkhead_cell_runtime::Discovery;
+use bulkhead_process::Monotonic;
+use bulkhead_protocol::{Beat, HealthLine, health};
+
+use crate::harness::{Pod, Stalls, Stream, config, eventually, start, start_ready};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_is_not_ready_takes_the_cell_out_within_300_ms() {
+    let web = Pod::start("web").await;
+    let runtime = start_ready(config(&[&web])).await;
+    let mut stream = Stream::open(runtime.addresses.health).await;
+    let first = stream.until("ready", |verdict| verdict.ready).await;
+    assert_eq!((first.cell.as_str(), first.pod.as_str(), first.revision.as_str()), ("a", "a-0", "r1"));
+
+    let stalls = Stalls::watch();
+    let clock = Monotonic::start();
+    web.controls.set_ready(false);
+    let verdict = stream.until("not ready", |verdict| !verdict.ready).await;
+    let took = clock.millis();
+    assert!(took <= 300 + 2 * stalls.longest_ms(), "{took} ms, stalls of {} ms", stalls.longest_ms());
+    assert_eq!((verdict.reason.as_str(), verdict.ready_for_ms), ("ServiceNotReady", 0));
+    assert!(verdict.message.contains("answered 503"), "{}", verdict.message);
+
+    web.controls.set_ready(true);
+    let verdict = stream.until("ready again", |verdict| verdict.ready).await;
+    assert!(verdict.ready_for_ms < 10_000, "the age starts over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beats_come_often_enough_that_nobody_takes_the_stream_for_silent() {
+    let web = Pod::start("web").await;
+    let runtime = start_ready(config(&[&web])).await;
+    let mut stream = Stream::open(runtime.addresses.health).await;
+    stream.until("the first line", |_| true).await;
+    let (stalls, clock) = (Stalls::watch(), Monotonic::start());
+    let (mut last, mut lines) = (0, 0);
+    while clock.millis() < 2_000 {
+        assert!(matches!(stream.next().await, Some(HealthLine::Beat(_))));
+        let (now, silence) = (clock.millis(), health::SILENCE.as_millis());
+        let gap = u128::from((now - last).saturating_sub(stalls.longest_ms()));
+        assert!(gap < silence, "{gap} ms without a line");
+        (last, lines) = (now, lines + 1);
+    }
+    assert!(lines <= 9, "{lines} lines in 2 s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_pod_takes_the_cell_out_only_when_too_few_are_left() {
+    let (one, two) = (Pod::start("web").await, Pod::start("web").await);
+    let runtime = start_ready(config(&[&one, &two])).await;
+    let mut stream = Stream::open(runtime.addresses.health).await;
+    stream.until("both ready", |verdict| verdict.ready && verdict.message.is_empty()).await;
+    one.kill();
+    // With one of two left it stays ready; a while of beats shows that no verdict says otherwise.
+    for _ in 0..4 {
+        match stream.next().await {
+            Some(HealthLine::Verdict(verdict)) => assert!(verdict.ready, "{verdict:?}"),
+            Some(HealthLine::Beat(_)) => {}
+            None => panic!("the stream ended"),
+        }
+    }
+    two.kill();
+    let verdict = stream.until("not ready", |verdict| !verdict.ready).await;
+    assert_eq!(verdict.reason, "ServiceNotReady");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_opened_again_begins_with_the_verdict_and_routers_are_counted() {
+    let web = Pod::start("web").await;
+    let runtime = start_ready(config(&[&web])).await;
+    let mut first = Stream::open(runtime.addresses.health).await;
+    assert!(matches!(first.next().await, Some(HealthLine::Verdict(_))));
+    let mut second = Stream::open(runtime.addresses.health).await;
+    eventually("both are counted", async || {
+        matches!(first.next().await, Some(HealthLine::Beat(Beat { routers: 2, .. })))
+    })
+    .await;
+    drop(first);
+    eventually("the one that left is not", async || {
+        matches!(second.next().await, Some(HealthLine::Beat(Beat { routers: 1, .. })))
+    })
+    .await;
+    drop(second);
+    let mut third = Stream::open(runtime.addresses.health).await;
+    assert!(matches!(third.next().await, Some(HealthLine::Verdict(verdict)) if verdict.ready));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_orchestrator_inherits_since_when_the_cell_is_ready() {
+    let web = Pod::start("web").await;
+    let old = start_ready(config(&[&web])).await;
+    let mut stream = Stream::open(old.addresses.health).await;
+    let mut known = 0;
+    while known < 1_000 {
+        if let Some(HealthLine::Beat(beat)) = stream.next().await {
+            known = beat.ready_for_ms;
+        }
+    }
+    let mut young = config(&[&web]);
+    if let Discovery::Fixed { peers, .. } = &mut young.discovery {
+        peers.push(old.addresses.health);
+    }
+    let young = start(young).await;
+    let mut stream = Stream::open(young.addresses.health).await;
+    stream.until("as old as its peer", |verdict| verdict.ready && verdict.ready_for_ms >= known).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_optional_service_is_named_but_does_not_count() {
+    let (web, audit) = (Pod::start("web").await, Pod::start("audit").await);
+    audit.controls.set_ready(false);
+    let mut with_audit = config(&[&web]);
+    let optional = bulkhead_crds::template::Service { required: false, ..crate::harness::service("audit") };
+    with_audit.cell.services.push(optional);
+    if let Discovery::Fixed { services, .. } = &mut with_audit.discovery {
+        services.insert("audit".to_owned(), vec![audit.address]);
+    }
+    let runtime = start(with_audit).await;
+    let mut stream = Stream::open(runtime.addresses.health).await;
+    let told = |verdict: &bulkhead_protocol::Verdict| verdict.ready && verdict.message.contains("audit");
+    stream.until("ready, with a word about audit", told).await;
+}
