@@ -1,3 +1,28 @@
-//! Placeholder.
+//! The operator's process: flags, logs, signals. All else is the library's.
 
-fn main() {}
+use std::process::ExitCode;
+
+use bulkhead_operator::Config;
+use bulkhead_process::logs;
+use bulkhead_process::shutdown::Shutdown;
+use clap::Parser;
+use prometheus::Registry;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let config = Config::parse();
+    let log_guard = logs::init(&config.logs);
+    match start(config, &log_guard).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the operator ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(config: Config, log_guard: &logs::LogGuard) -> anyhow::Result<()> {
+    let registry = Registry::new();
+    log_guard.register(&registry)?;
+    bulkhead_operator::run(config, registry, Shutdown::on_signals()?).await
+}

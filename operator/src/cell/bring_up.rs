@@ -1,0 +1,351 @@
+//! The way up of one Cell: namespace, then which revision is its own now, then everything in it. Joins the decisions of
+//! `validate`, `rollout` and `desired` with the writes of `apply`; reports what came of it.
+
+use bulkhead_crds::condition::is_true;
+use bulkhead_crds::{Cell, names};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::desired::{self, ANNOTATION_RETAINED, Installation};
+use super::health::judge;
+use super::observe::{NamespaceSeen, Observed};
+use super::shift::{self, Purpose};
+use super::status::Report;
+use super::validate::{self, Identity, Ownership, Problem};
+use super::{Context, Error, apply};
+use crate::kinds;
+use crate::revision::Revision;
+use crate::rollout::{self, Member, Step};
+use crate::{clock, compare};
+
+/// Steps that end by themselves, so that looking again soon is worth it.
+pub(super) fn is_under_way(step: &Step) -> bool {
+    !matches!(step, Step::Keep | Step::Wait(_))
+}
+
+/// # Errors
+/// What may go away by itself. What people must cure is in the report.
+pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed) -> Result<Report, Error> {
+    let now = clock::now();
+    let mut report = begin_report(context, cell, observed, now);
+    let reserved = [context.config.namespace.as_str(), context.config.router_namespace()];
+    if let Err(problem) = validate::admit(cell, &reserved, context.config.allow_endpoints) {
+        report.problem = Some(problem);
+        return Ok(report);
+    }
+    if let Some(left_over) = shift::find(observed, cell.name(), Purpose::Delete) {
+        // Of an earlier Cell of this name.
+        shift::remove(context, left_over).await?;
+    }
+    if report.external {
+        return Ok(report);
+    }
+    if !namespace(context, cell, observed, &mut report).await? {
+        return Ok(report);
+    }
+    let current = current(cell, observed);
+    let target = match target(observed) {
+        Ok(target) => Some(target),
+        Err(problem) if current.is_some() => {
+            // What happens to a template is no matter of the cells that run with a revision of it.
+            report.held = Some(problem);
+            None
+        }
+        Err(problem) => {
+            report.passing = problem.reason == "TemplateNotChecked";
+            report.problem = Some(problem);
+            None
+        }
+    };
+    let step = match target {
+        Some(target) => {
+            rollout::next(&members(context, cell, observed, target, now), cell.name(), &target.name)
+        }
+        None => Step::Keep,
+    };
+    let revision = if step == Step::Update { target } else { current };
+    report.update_revision = target.map(|target| target.name.clone()).or(report.update_revision);
+    report.step = Some(step.clone());
+    let Some(revision) = revision else { return Ok(report) };
+    if !objects(context, cell, observed, revision, &mut report).await? {
+        return Ok(report);
+    }
+    if let Some(target) = target {
+        explain_exclusion(context, cell, target, &mut report);
+    }
+    report.current_revision = Some(revision.name.clone());
+    after(context, cell, observed, &step, &mut report).await?;
+    Ok(report)
+}
+
+fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timestamp) -> Report {
+    let last = cell.status.clone().unwrap_or_default();
+    let made = shift::find(observed, cell.name(), Purpose::Update);
+    let traffic = shift::traffic(observed, cell.name(), made);
+    let namespace = cell.namespace_name();
+    Report {
+        namespace: last.namespace,
+        namespace_uid: last.namespace_uid,
+        current_revision: last.current_revision,
+        update_revision: last.update_revision,
+        health: judge(&observed.objects, &observed.failures, |key, object| {
+            context.memory.is_stale(&namespace, key, object)
+        }),
+        objects: observed.objects.len(),
+        weight: shift::weight_without_ours(cell, &observed.shifts, now),
+        shifted: made.is_some(),
+        drained: traffic.is_drained(),
+        traffic,
+        external: !cell.spec.endpoints.is_empty(),
+        ..Report::default()
+    }
+}
+
+/// Sees to the namespace. False when nothing may be made in it now.
+async fn namespace(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    report: &mut Report,
+) -> Result<bool, Error> {
+    let identity = Identity::of(cell);
+    let seen = observed.namespace.as_ref();
+    match (validate::ownership(cell, seen), seen) {
+        (Ownership::Foreign(problem), _) => {
+            report.problem = Some(problem);
+            report.namespace = None;
+            Ok(false)
+        }
+        (Ownership::Terminating, _) => {
+            report.passing = true;
+            let text =
+                format!("namespace {} is being deleted; it is made again after that", identity.namespace);
+            report.problem = Some(Problem::new("NamespaceTerminating", text));
+            Ok(false)
+        }
+        (Ownership::Lost, _) => {
+            // Written before the new one is made: if we die in between, the UID in status must not disown it.
+            report.namespace_uid = None;
+            report.namespace = None;
+            report.passing = true;
+            context.memory.forget_namespace(&identity.namespace);
+            let text = format!("namespace {} was deleted; it is made again", identity.namespace);
+            report.problem = Some(Problem::new("NamespaceGone", text));
+            Ok(false)
+        }
+        (Ownership::Adoptable, Some(seen)) => {
+            adopt(context, cell, &identity, seen).await?;
+            report.passing = true;
+            report.problem =
+                Some(Problem::new("Adopting", format!("namespace {} is being taken", identity.namespace)));
+            Ok(false)
+        }
+        (Ownership::Missing, _) | (_, None) => {
+            let object = desired::new_namespace(&identity);
+            let made = context.writer.create(&kinds::namespace(), None, &object).await?;
+            report.namespace = Some(identity.namespace.clone());
+            report.namespace_uid = made.metadata.uid;
+            let note = format!("made namespace {}", identity.namespace);
+            context.writer.event(false, "NamespaceCreated", note, &context.about(cell)).await;
+            Ok(true)
+        }
+        (Ownership::Ours, Some(seen)) => {
+            report.namespace = Some(identity.namespace.clone());
+            report.namespace_uid = Some(seen.uid.clone());
+            correct_labels(context, &identity, seen).await?;
+            Ok(true)
+        }
+    }
+}
+
+/// The labels of a namespace are walls too: Pod Security goes by them.
+async fn correct_labels(context: &Context, identity: &Identity, seen: &NamespaceSeen) -> Result<(), Error> {
+    let wanted = desired::wanted_labels(identity);
+    if compare::matches(&wanted, &json!(seen.labels)) {
+        return Ok(());
+    }
+    let marks = json!({"labels": wanted});
+    context
+        .writer
+        .merge_metadata(&kinds::namespace(), &identity.namespace, &seen.resource_version, &marks)
+        .await?;
+    Ok(())
+}
+
+async fn adopt(
+    context: &Context,
+    cell: &Cell,
+    identity: &Identity,
+    seen: &NamespaceSeen,
+) -> Result<(), Error> {
+    let marks = json!({
+        "labels": desired::wanted_labels(identity),
+        "annotations": {names::ANNOTATION_CELL_UID: identity.uid, ANNOTATION_RETAINED: Value::Null},
+    });
+    context
+        .writer
+        .merge_metadata(&kinds::namespace(), &identity.namespace, &seen.resource_version, &marks)
+        .await?;
+    let note = format!("took namespace {}, retained by an earlier Cell of this name", identity.namespace);
+    context.writer.event(false, "NamespaceAdopted", note, &context.about(cell)).await;
+    Ok(())
+}
+
+/// The newest accepted revision of the Cell's template.
+fn target(observed: &Observed) -> Result<&Revision, Problem> {
+    let Some(template) = &observed.template else {
+        return Err(Problem::new(
+            "TemplateNotFound",
+            "the CellTemplate that spec.template names does not exist",
+        ));
+    };
+    let latest = template.status.as_ref().and_then(|status| status.latest_revision.as_deref());
+    let found = observed.revisions.iter().find(|revision| Some(revision.name.as_str()) == latest);
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let conditions = template.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match bulkhead_crds::condition::find(conditions, "Ready") {
+        Some(ready) if !is_true(conditions, "Ready") => Err(Problem::new(
+            "InvalidTemplate",
+            format!("CellTemplate {} is not accepted: {}", template.name_any(), ready.message),
+        )),
+        _ => Err(Problem::new(
+            "TemplateNotChecked",
+            format!("CellTemplate {} is being checked", template.name_any()),
+        )),
+    }
+}
+
+/// The revision that the cell's objects were made from.
+fn current<'a>(cell: &Cell, observed: &'a Observed) -> Option<&'a Revision> {
+    let name = cell.status.as_ref()?.current_revision.as_deref()?;
+    observed.revisions.iter().find(|revision| revision.name == name)
+}
+
+fn members(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    target: &Revision,
+    now: Timestamp,
+) -> Vec<Member> {
+    let of_this = |sibling: &Cell| sibling.name() == cell.name();
+    // The store may be a step behind the object that we were called with.
+    let siblings = observed.siblings.iter().filter(|sibling| !of_this(sibling)).chain([cell]);
+    siblings.map(|sibling| member(context, sibling, observed, target, now)).collect()
+}
+
+fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision, now: Timestamp) -> Member {
+    let name = cell.name();
+    let conditions = cell.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let at = cell.status.as_ref().and_then(|status| status.current_revision.clone());
+    let made = shift::find(observed, name, Purpose::Update);
+    let traffic = shift::traffic(observed, name, made);
+    let weight = shift::weight_without_ours(cell, &observed.shifts, now);
+    let outdated = at.as_deref().is_some_and(|at| at != target.name);
+    Member {
+        name: name.to_owned(),
+        ready: is_true(conditions, "Ready"),
+        shifted: made.is_some(),
+        drained: shift::is_drained(&traffic, made, observed.drain_timeout_ms, now),
+        takes_traffic: weight > 0,
+        // No router has it in its table: there is nothing that could come back.
+        full: made.is_none()
+            && (traffic.has_full(weight) || (traffic.known && traffic.effective_weight.is_none())),
+        excluded: outdated && validate::validate(cell, target, &context.kinds).is_err(),
+        leaving: cell.metadata.deletion_timestamp.is_some(),
+        at,
+    }
+}
+
+/// Applies everything in the namespace. False when something stands in the way.
+async fn objects(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    revision: &Revision,
+    report: &mut Report,
+) -> Result<bool, Error> {
+    let valid = match validate::validate(cell, revision, &context.kinds) {
+        Ok(valid) => valid,
+        Err(problem) => {
+            report.problem = Some(problem);
+            return Ok(false);
+        }
+    };
+    let installation = Installation {
+        operator_namespace: context.config.namespace.clone(),
+        router_namespace: context.config.router_namespace().to_owned(),
+        image_pull_policy: context.config.image_pull_policy.as_str(),
+        api_server: observed.api_server.clone(),
+    };
+    let wanted = desired::objects(&valid, &installation, &context.kinds);
+    let applied = apply::apply(context, &Identity::of(cell), &wanted, observed).await?;
+    report.objects = wanted.len();
+    report.wrote = applied.wrote.len() + applied.pruned.len();
+    let about = context.about(cell);
+    for key in &applied.drifted {
+        let note = format!("{} {} was changed by somebody else and is corrected", key.kind, key.name);
+        context.writer.event(true, "DriftCorrected", note, &about).await;
+    }
+    for key in &applied.pruned {
+        let note = format!("removed {} {}, which is no longer asked for", key.kind, key.name);
+        context.writer.event(false, "Pruned", note, &about).await;
+    }
+    if let Some(problem) = applied.problem {
+        report.problem = Some(problem);
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// A cell that cannot be built from the newest revision runs on with its own, and says so.
+fn explain_exclusion(context: &Context, cell: &Cell, target: &Revision, report: &mut Report) {
+    if let Err(problem) = validate::validate(cell, target, &context.kinds) {
+        report.held = Some(problem);
+    }
+}
+
+/// What a step asks for besides the objects themselves.
+async fn after(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    step: &Step,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let about = context.about(cell);
+    let target = report.update_revision.clone().unwrap_or_default();
+    match step {
+        Step::TakeOut => {
+            let _alone = context.beginning.lock().await;
+            if shift::another_is_out(context, &observed.siblings, cell.name()).await? {
+                report.step = Some(Step::Wait("another cell of the template is being updated".to_owned()));
+                return Ok(());
+            }
+            let reason = format!("update of cell {} to revision {target}", cell.name());
+            shift::make(context, &Identity::of(cell), Purpose::Update, &reason).await?;
+            let note = format!("taken out of the routers' tables to be brought to {target}");
+            context.writer.event(false, "UpdateStarted", note, &about).await;
+        }
+        Step::Update if report.wrote > 0 => {
+            context
+                .writer
+                .event(false, "Updated", format!("its objects are of revision {target}"), &about)
+                .await;
+        }
+        // Not in the pass that still corrected something: what was seen of its readiness is older than that.
+        Step::BringBack if report.wrote == 0 => {
+            if let Some(shift) = shift::find(observed, cell.name(), Purpose::Update) {
+                shift::remove(context, shift).await?;
+                let note = format!("Ready with {target}; the routers bring it back step by step");
+                context.writer.event(false, "UpdateFinished", note, &about).await;
+            }
+        }
+        Step::BringBack | Step::Update | Step::Keep | Step::Wait(_) | Step::AwaitDrain | Step::AwaitReady => {
+        }
+    }
+    Ok(())
+}

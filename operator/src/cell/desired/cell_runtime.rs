@@ -1,0 +1,189 @@
+//! The cell's orchestrator: two pods that front every entry, and all that they need. What they do is the cell-runtime's.
+
+use bulkhead_crds::names;
+use serde_json::{Value, json};
+
+use super::{Installation, hash, place, pod_labels};
+use crate::cell::validate::ValidCell;
+
+const TRAFFIC_PORT: u16 = 8080;
+const HEALTH_PORT: u16 = 8081;
+const ADMIN_PORT: u16 = 9090;
+const REPLICAS: u32 = 2;
+
+pub(super) fn objects(cell: &ValidCell, installation: &Installation) -> Vec<Value> {
+    let configuration = configuration(cell);
+    vec![
+        json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(),
+            "automountServiceAccountToken": false,
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata(),
+            "rules": [{
+                "apiGroups": ["discovery.k8s.io"],
+                "resources": ["endpointslices"],
+                "verbs": ["get", "list", "watch"],
+            }],
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata(),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": names::CELL_RUNTIME},
+            "subjects": [{"kind": "ServiceAccount", "name": names::CELL_RUNTIME, "namespace": cell.namespace}],
+        }),
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata(),
+            "data": {"config.yaml": configuration},
+        }),
+        service(),
+        json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector()}},
+        }),
+        deployment(cell, installation, &configuration),
+    ]
+}
+
+fn metadata() -> Value {
+    json!({"name": names::CELL_RUNTIME})
+}
+
+fn selector() -> Value {
+    json!({names::LABEL_COMPONENT: names::COMPONENT_CELL_RUNTIME})
+}
+
+/// Headless, and with the addresses of pods that are not ready: routers judge by the health stream, not by Kubernetes.
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": true,
+            "selector": selector(),
+            "ports": [
+                {"name": names::PORT_TRAFFIC, "port": TRAFFIC_PORT, "protocol": "TCP", "targetPort": names::PORT_TRAFFIC},
+                {"name": names::PORT_HEALTH, "port": HEALTH_PORT, "protocol": "TCP", "targetPort": names::PORT_HEALTH},
+            ],
+        },
+    })
+}
+
+/// What the cell-runtime reads: the part of the recipe that is about services, and the Cell's capacity.
+fn configuration(cell: &ValidCell) -> String {
+    let template = &cell.revision.recipe.template;
+    let mut configuration = json!({
+        "cell": cell.name,
+        "revision": cell.revision.name,
+        "services": template.services,
+    });
+    if let Some(entry) = &template.entry {
+        configuration["entry"] = json!(entry);
+    }
+    if !template.steps.is_empty() {
+        configuration["steps"] = json!(template.steps);
+    }
+    if let Some(capacity) = &cell.capacity {
+        configuration["capacity"] = json!(capacity);
+    }
+    // JSON is YAML, and the same for the same value.
+    serde_yaml::to_string(&configuration).unwrap_or_else(|_| configuration.to_string())
+}
+
+fn deployment(cell: &ValidCell, installation: &Installation, configuration: &str) -> Value {
+    let mut labels = json!(pod_labels(cell, names::COMPONENT_CELL_RUNTIME));
+    labels["app.kubernetes.io/name"] = json!(names::CELL_RUNTIME);
+    let mut spec = pod_spec(cell, installation);
+    place(cell, &mut spec);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(),
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": selector()},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    // New configuration means new pods; the old ones drain.
+                    "annotations": {"bulkhead.dev/configuration": hash(&json!(configuration))},
+                },
+                "spec": spec,
+            },
+        },
+    })
+}
+
+fn pod_spec(cell: &ValidCell, installation: &Installation) -> Value {
+    json!({
+        "serviceAccountName": names::CELL_RUNTIME,
+        "automountServiceAccountToken": true,
+        "terminationGracePeriodSeconds": 45,
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector()},
+        }],
+        "containers": [container(cell, installation)],
+        "volumes": [{"name": "configuration", "configMap": {"name": names::CELL_RUNTIME}}],
+    })
+}
+
+fn container(cell: &ValidCell, installation: &Installation) -> Value {
+    let field = |path: &str| json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
+    let probe = |path: &str, period: u32| {
+        json!({"httpGet": {"path": path, "port": "admin", "scheme": "HTTP"}, "periodSeconds": period,
+               "timeoutSeconds": 2, "failureThreshold": 3})
+    };
+    json!({
+        "name": names::CELL_RUNTIME,
+        "image": cell.revision.recipe.cell_runtime_image,
+        "imagePullPolicy": installation.image_pull_policy,
+        "args": [
+            "--cell", cell.name,
+            "--config", "/etc/bulkhead/config.yaml",
+            "--listen", format!("0.0.0.0:{TRAFFIC_PORT}"),
+            "--admin-address", format!("0.0.0.0:{ADMIN_PORT}"),
+            "--kubernetes",
+        ],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
+        ],
+        "ports": [
+            {"name": names::PORT_TRAFFIC, "containerPort": TRAFFIC_PORT, "protocol": "TCP"},
+            {"name": names::PORT_HEALTH, "containerPort": HEALTH_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "livenessProbe": probe("/livez", 5),
+        "readinessProbe": probe("/readyz", 1),
+        // No CPU limit: a throttled orchestrator would miss its own heartbeats.
+        "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+        },
+        "volumeMounts": [{"name": "configuration", "mountPath": "/etc/bulkhead", "readOnly": true}],
+    })
+}

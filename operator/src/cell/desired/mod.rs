@@ -1,0 +1,196 @@
+//! What must exist for one cell: pure, from a validated Cell to whole objects, in the order in which they are applied.
+//! One file for each family; `apply` brings the cluster to it.
+
+mod cell_runtime;
+mod namespace;
+mod policies;
+mod quota;
+mod workload;
+
+use std::collections::BTreeMap;
+
+use bulkhead_crds::names;
+use kube::core::ApiResource;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::validate::ValidCell;
+use crate::kinds::Kinds;
+
+pub(crate) use namespace::{ANNOTATION_RETAINED, new_namespace, wanted_labels};
+
+/// Says, on every object, which desired state was last applied, so that a field that we no longer set is noticed.
+pub(crate) const ANNOTATION_APPLIED: &str = "bulkhead.dev/applied";
+
+/// One object that must exist.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Object {
+    pub resource: ApiResource,
+    pub name: String,
+    pub value: Value,
+    /// An autoscaler sets `spec.replicas`, so that we leave it alone.
+    pub autoscaled: bool,
+}
+
+impl Object {
+    pub(crate) fn key(&self) -> Key {
+        Key { kind: self.resource.kind.clone(), name: self.name.clone() }
+    }
+}
+
+/// An object of a cell; kinds of different groups never share a name in the closed list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub kind: String,
+    pub name: String,
+}
+
+/// What of the installation goes into cells.
+#[derive(Clone, Debug)]
+pub(crate) struct Installation {
+    pub operator_namespace: String,
+    pub router_namespace: String,
+    pub image_pull_policy: &'static str,
+    /// Addresses and ports of the API server, as cells may reach it.
+    pub api_server: Vec<ApiServer>,
+}
+
+/// One way to the API server: a CIDR, and a port where it is known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ApiServer {
+    pub cidr: String,
+    pub port: Option<u16>,
+}
+
+/// Everything in the cell's namespace, in order: walls first, then the cell-runtime, then the workload.
+pub(crate) fn objects(cell: &ValidCell, installation: &Installation, kinds: &Kinds) -> Vec<Object> {
+    let mut values = quota::objects(cell);
+    values.extend(policies::objects(installation));
+    values.extend(cell_runtime::objects(cell, installation));
+    let mut objects: Vec<Object> = values
+        .into_iter()
+        .filter_map(|value| object(cell, value, names::COMPONENT_CELL_RUNTIME, kinds))
+        .collect();
+    let autoscaled = workload::autoscaled(&cell.objects);
+    objects.extend(cell.objects.iter().filter_map(|value| {
+        let mut object = object(cell, workload::decorate(cell, value), names::COMPONENT_WORKLOAD, kinds)?;
+        if autoscaled.contains(&object.key()) {
+            object.autoscaled = true;
+            if let Some(spec) = object.value["spec"].as_object_mut() {
+                spec.remove("replicas");
+            }
+        }
+        Some(object)
+    }));
+    for object in &mut objects {
+        stamp(&mut object.value);
+    }
+    objects.sort_by_key(|object| {
+        (
+            object.value["metadata"]["labels"][names::LABEL_COMPONENT] == names::COMPONENT_WORKLOAD,
+            kinds.position(&object.resource),
+        )
+    });
+    objects
+}
+
+/// Labels, namespace and kind around what a family made. Kinds are those of the closed list, so each is found.
+fn object(cell: &ValidCell, mut value: Value, component: &str, kinds: &Kinds) -> Option<Object> {
+    let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+    let resource = kinds.find(&text("apiVersion"), &text("kind"))?.resource.clone();
+    let name = value["metadata"]["name"].as_str()?.to_owned();
+    value["metadata"]["namespace"] = json!(cell.namespace);
+    let labels = &mut value["metadata"]["labels"];
+    labels[names::LABEL_CELL] = json!(cell.name);
+    labels[names::LABEL_MANAGED_BY] = json!(names::MANAGER);
+    if labels[names::LABEL_COMPONENT].is_null() {
+        labels[names::LABEL_COMPONENT] = json!(component);
+    }
+    labels[names::LABEL_REVISION] = json!(cell.revision.hash);
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    Some(Object { resource, name, value, autoscaled: false })
+}
+
+fn stamp(value: &mut Value) {
+    let hash = hash(value);
+    value["metadata"]["annotations"][ANNOTATION_APPLIED] = json!(hash);
+}
+
+/// Sixteen hexadecimal digits that change with any part of the value. Maps of `serde_json` are sorted, so that equal
+/// values have equal texts.
+pub(crate) fn hash(value: &Value) -> String {
+    let digest = Sha256::digest(value.to_string());
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Labels that every pod of the cell carries.
+fn pod_labels(cell: &ValidCell, component: &str) -> BTreeMap<&'static str, String> {
+    [
+        (names::LABEL_CELL, cell.name.clone()),
+        (names::LABEL_MANAGED_BY, names::MANAGER.to_owned()),
+        (names::LABEL_COMPONENT, component.to_owned()),
+    ]
+    .into()
+}
+
+/// Puts the Cell's placement into a pod's spec: the operator's word goes before the template's.
+fn place(cell: &ValidCell, spec: &mut Value) {
+    for (key, value) in &cell.node_selector {
+        spec["nodeSelector"][key] = json!(value);
+    }
+    if let Value::Array(tolerations) = &cell.tolerations
+        && !tolerations.is_empty()
+    {
+        match &mut spec["tolerations"] {
+            Value::Array(own) => own.extend(tolerations.iter().cloned()),
+            none => *none = cell.tolerations.clone(),
+        }
+    }
+    if cell.dedicated_nodes {
+        let other_cells = json!({
+            "labelSelector": {"matchExpressions": [
+                {"key": names::LABEL_CELL, "operator": "Exists"},
+                {"key": names::LABEL_CELL, "operator": "NotIn", "values": [cell.name]},
+            ]},
+            "namespaceSelector": {},
+            "topologyKey": "kubernetes.io/hostname",
+        });
+        let terms =
+            &mut spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        match terms {
+            Value::Array(own) => own.push(other_cells),
+            none => *none = json!([other_cells]),
+        }
+    }
+}
+
+/// What Pod Security `restricted` asks of a pod and its containers, where they do not say it themselves.
+fn restrict(spec: &mut Value) {
+    let pod = &mut spec["securityContext"];
+    default(pod, "runAsNonRoot", &json!(true));
+    default(pod, "seccompProfile", &json!({"type": "RuntimeDefault"}));
+    spec["automountServiceAccountToken"] = json!(false);
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().into_iter().flatten() {
+            let context = &mut container["securityContext"];
+            default(context, "allowPrivilegeEscalation", &json!(false));
+            if context["capabilities"]["drop"].is_null() {
+                context["capabilities"]["drop"] = json!(["ALL"]);
+            }
+        }
+    }
+    // Indexing made it; an empty list of none would be sent as null.
+    if spec["initContainers"].is_null()
+        && let Some(fields) = spec.as_object_mut()
+    {
+        fields.remove("initContainers");
+    }
+}
+
+fn default(object: &mut Value, field: &str, value: &Value) {
+    if object[field].is_null() {
+        object[field] = value.clone();
+    }
+}

@@ -1,0 +1,218 @@
+//! How the workload of a cell does, read from its objects: which are complete, and which cannot be. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bulkhead_crds::names;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::desired::Key;
+
+/// The workload of one cell, all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// What is not as its object says it should be, in sentences.
+    pub incomplete: Vec<String>,
+    /// What the cluster refuses to run: a reason, and what it said.
+    pub forbidden: Option<(&'static str, String)>,
+    /// Objects that run pods.
+    pub workloads: usize,
+    /// Ready pods of the orchestrator, and how many there should be.
+    pub orchestrators: (i64, i64),
+}
+
+/// Judges the objects of a cell. `stale` says whether an object is older than what we last applied, so that nothing is
+/// taken for complete that has yet to begin.
+pub(super) fn judge(
+    objects: &BTreeMap<Key, Arc<DynamicObject>>,
+    failures: &[String],
+    stale: impl Fn(&Key, &DynamicObject) -> bool,
+) -> Health {
+    let mut health = Health::default();
+    for (key, object) in objects {
+        let verdict = match key.kind.as_str() {
+            "Deployment" => deployment(object),
+            "StatefulSet" => stateful_set(object),
+            "Job" => job(object),
+            _ => continue,
+        };
+        health.workloads += 1;
+        if key.name == names::CELL_RUNTIME {
+            let (spec, status) = (&object.data["spec"], &object.data["status"]);
+            health.orchestrators = (count(&status["readyReplicas"], 0), count(&spec["replicas"], 1));
+        }
+        let what = format!("{} {}", key.kind, key.name);
+        match verdict {
+            _ if stale(key, object) => health.incomplete.push(format!("{what} was just changed")),
+            Verdict::Complete => {}
+            Verdict::Incomplete(why) => health.incomplete.push(format!("{what}: {why}")),
+            Verdict::Forbidden(why) => {
+                health.forbidden.get_or_insert((forbidden_reason(&why), format!("{what}: {why}")));
+                health.incomplete.push(format!("{what}: {why}"));
+            }
+        }
+    }
+    if health.forbidden.is_none()
+        && !health.incomplete.is_empty()
+        && let Some(failure) = failures.iter().find(|failure| failure.contains("forbidden"))
+    {
+        health.forbidden = Some((forbidden_reason(failure), failure.clone()));
+    }
+    health
+}
+
+enum Verdict {
+    Complete,
+    Incomplete(String),
+    Forbidden(String),
+}
+
+fn forbidden_reason(message: &str) -> &'static str {
+    if message.contains("exceeded quota") || message.contains("failed quota") {
+        "QuotaForbidden"
+    } else {
+        "PodsForbidden"
+    }
+}
+
+fn count(value: &Value, absent: i64) -> i64 {
+    value.as_i64().unwrap_or(absent)
+}
+
+fn condition<'a>(object: &'a DynamicObject, r#type: &str) -> Option<&'a Value> {
+    let conditions = object.data["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == r#type && condition["status"] == "True")
+}
+
+fn not_observed(object: &DynamicObject) -> bool {
+    count(&object.data["status"]["observedGeneration"], 0) < object.metadata.generation.unwrap_or(0)
+}
+
+fn deployment(object: &DynamicObject) -> Verdict {
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    if let Some(failure) = condition(object, "ReplicaFailure") {
+        return Verdict::Forbidden(failure["message"].as_str().unwrap_or("pods cannot be made").to_owned());
+    }
+    if not_observed(object) {
+        return Verdict::Incomplete("its change is not taken up yet".to_owned());
+    }
+    let wanted = count(&spec["replicas"], 1);
+    let (updated, all, available) = (
+        count(&status["updatedReplicas"], 0),
+        count(&status["replicas"], 0),
+        count(&status["availableReplicas"], 0),
+    );
+    if updated < wanted {
+        Verdict::Incomplete(format!("{updated} of {wanted} pods are of the newest version"))
+    } else if all > updated {
+        Verdict::Incomplete(format!("{} old pods are left", all - updated))
+    } else if available < wanted {
+        Verdict::Incomplete(format!("{available} of {wanted} pods are ready"))
+    } else {
+        Verdict::Complete
+    }
+}
+
+fn stateful_set(object: &DynamicObject) -> Verdict {
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    if not_observed(object) {
+        return Verdict::Incomplete("its change is not taken up yet".to_owned());
+    }
+    let wanted = count(&spec["replicas"], 1);
+    let ready = count(&status["readyReplicas"], 0);
+    if ready < wanted {
+        Verdict::Incomplete(format!("{ready} of {wanted} pods are ready"))
+    } else if status["currentRevision"] != status["updateRevision"]
+        && spec["updateStrategy"]["type"] != "OnDelete"
+    {
+        Verdict::Incomplete(format!(
+            "{} of {wanted} pods are of the newest version",
+            count(&status["updatedReplicas"], 0)
+        ))
+    } else {
+        Verdict::Complete
+    }
+}
+
+fn job(object: &DynamicObject) -> Verdict {
+    if let Some(failed) = condition(object, "Failed") {
+        return Verdict::Incomplete(format!("failed: {}", failed["message"].as_str().unwrap_or_default()));
+    }
+    if condition(object, "Complete").is_some() || object.data["spec"]["suspend"] == true {
+        Verdict::Complete
+    } else {
+        Verdict::Incomplete("is not finished yet".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Arc<DynamicObject> {
+        Arc::new(serde_json::from_value(value).expect("is an object"))
+    }
+
+    fn check(kind: &str, value: Value, incomplete: Option<&str>) {
+        let objects = [(Key { kind: kind.to_owned(), name: "app".to_owned() }, object(value))].into();
+        let health = judge(&objects, &[], |_, _| false);
+        let expected: Vec<_> = incomplete.map(|why| format!("{kind} app: {why}")).into_iter().collect();
+        assert_eq!(health.incomplete, expected);
+    }
+
+    fn deployment(generation: i64, status: &Value) -> Value {
+        json!({"metadata": {"name": "app", "generation": generation}, "spec": {"replicas": 2}, "status": status})
+    }
+
+    #[test]
+    fn a_deployment_is_complete_when_all_its_pods_are_new_and_available() {
+        let done =
+            json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+        check("Deployment", deployment(3, &done), None);
+        check("Deployment", deployment(4, &done), Some("its change is not taken up yet"));
+        let old =
+            json!({"observedGeneration": 3, "replicas": 3, "updatedReplicas": 2, "availableReplicas": 3});
+        check("Deployment", deployment(3, &old), Some("1 old pods are left"));
+        let starting = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2});
+        check("Deployment", deployment(3, &starting), Some("0 of 2 pods are ready"));
+    }
+
+    #[test]
+    fn what_a_quota_forbids_is_told_apart() {
+        let status = json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+            "message": "pods \"app-1\" is forbidden: exceeded quota: cell, requested: pods=1"}]});
+        let key = Key { kind: "Deployment".to_owned(), name: "app".to_owned() };
+        let objects = [(key, object(deployment(1, &status)))].into();
+        let health = judge(&objects, &[], |_, _| false);
+        assert_eq!(health.forbidden.map(|(reason, _)| reason), Some("QuotaForbidden"));
+    }
+
+    #[test]
+    fn a_stateful_set_says_so_only_in_its_events() {
+        let key = Key { kind: "StatefulSet".to_owned(), name: "db".to_owned() };
+        let value = json!({"metadata": {"name": "db", "generation": 1}, "spec": {"replicas": 1},
+                           "status": {"observedGeneration": 1}});
+        let objects = [(key, object(value))].into();
+        let failures =
+            ["create Pod db-0 failed: pods \"db-0\" is forbidden: exceeded quota: cell".to_owned()];
+        let health = judge(&objects, &failures, |_, _| false);
+        assert_eq!(health.forbidden.map(|(reason, _)| reason), Some("QuotaForbidden"));
+    }
+
+    #[test]
+    fn a_job_must_finish_and_a_stale_object_is_never_complete() {
+        check(
+            "Job",
+            json!({"metadata": {"name": "app"}, "spec": {}, "status": {}}),
+            Some("is not finished yet"),
+        );
+        let complete = json!({"metadata": {"name": "app"}, "spec": {},
+                              "status": {"conditions": [{"type": "Complete", "status": "True"}]}});
+        check("Job", complete.clone(), None);
+        let objects = [(Key { kind: "Job".to_owned(), name: "app".to_owned() }, object(complete))].into();
+        assert_eq!(judge(&objects, &[], |_, _| true).incomplete, ["Job app was just changed"]);
+    }
+}

@@ -1,0 +1,206 @@
+//! The reconcile of one Cell, as five steps in files of their own: `observe` reads, `validate` and `desired` decide,
+//! `apply` writes, `status` reports. This file joins them and knows the order.
+
+pub(crate) mod apply;
+mod bring_up;
+mod deletion;
+pub(crate) mod desired;
+mod health;
+pub(crate) mod observe;
+pub(crate) mod shift;
+pub(crate) mod status;
+pub(crate) mod validate;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bulkhead_crds::{Cell, names};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::ApiResource;
+use kube::runtime::controller::{Action, Config as ControllerConfig, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Client, Resource, ResourceExt};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use crate::config::Config;
+use crate::kinds::{self, Kinds};
+use crate::routing_status::snapshot::Snapshot;
+use crate::stores::{Cells, Guard, Stores};
+use crate::writer::{self, Writer};
+
+/// Cells that are reconciled at the same time.
+const CONCURRENCY: u16 = 8;
+/// A look without cause, for what no watch tells (a namespace that lost our label).
+const RESYNC: Duration = Duration::from_secs(300);
+
+/// Why a reconcile is tried again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Write(#[from] writer::Error),
+    #[error("reading the cluster: {0}")]
+    Read(#[from] kube::Error),
+}
+
+impl Error {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.reason(),
+            Self::Read(_) => "ApiError",
+        }
+    }
+}
+
+/// What every reconcile of a Cell uses.
+pub(crate) struct Context {
+    pub client: Client,
+    pub config: Config,
+    pub kinds: Kinds,
+    pub writer: Writer,
+    pub stores: Arc<Stores>,
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub memory: apply::Memory,
+    pub written: status::Written,
+    /// Held while a cell begins its update, so that two never begin together.
+    pub beginning: tokio::sync::Mutex<()>,
+    failures: Mutex<HashMap<String, u32>>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        client: Client,
+        config: Config,
+        kinds: Kinds,
+        writer: Writer,
+        stores: Arc<Stores>,
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+    ) -> Self {
+        Self {
+            client,
+            config,
+            kinds,
+            writer,
+            stores,
+            snapshot,
+            memory: apply::Memory::default(),
+            written: status::Written::default(),
+            beginning: tokio::sync::Mutex::new(()),
+            failures: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(crate) fn cell_resource(&self) -> ApiResource {
+        kinds::resource(names::GROUP, names::VERSION, "Cell", "cells")
+    }
+
+    /// What Events about a Cell refer to.
+    pub(crate) fn about(&self, cell: &Cell) -> ObjectReference {
+        cell.object_ref(&())
+    }
+
+    fn failed(&self, cell: &str) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(cell.to_owned()).or_insert(0);
+        *count = count.saturating_add(1);
+        *count
+    }
+
+    fn succeeded(&self, cell: &str) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(cell);
+    }
+}
+
+/// Reconciles Cells until the process ends.
+pub(crate) async fn run(context: Arc<Context>, cells: Cells, changed: mpsc::Receiver<String>) {
+    let changed = futures::stream::unfold(changed, async |mut changed| {
+        let name = changed.recv().await?;
+        Some((ObjectRef::<Guard<Cell>>::new(&name), changed))
+    });
+    let config = ControllerConfig::default().concurrency(CONCURRENCY).debounce(Duration::from_millis(50));
+    Controller::for_stream(cells, context.stores.cells.clone())
+        .reconcile_on(changed.boxed())
+        .with_config(config)
+        .run(reconcile, retry, context)
+        .for_each(async |result| {
+            if let Err(error) = result {
+                tracing::debug!(%error, "a reconcile ended with an error");
+            }
+        })
+        .await;
+}
+
+async fn reconcile(cell: Arc<Guard<Cell>>, context: Arc<Context>) -> Result<Action, Error> {
+    context.stores.ready().await;
+    let cell = match &cell.0 {
+        Ok(cell) => cell,
+        Err(unreadable) => {
+            tracing::warn!(
+                cell = unreadable.metadata.name,
+                error = unreadable.error,
+                "a Cell cannot be read and is left alone until it changes"
+            );
+            return Ok(Action::await_change());
+        }
+    };
+    let action = if cell.metadata.deletion_timestamp.is_some() {
+        // Reads only, then one step of the way down.
+        let observed = observe::observe(&context, cell).await?;
+        deletion::advance(&context, cell, &observed).await?
+    } else if add_finalizer(&context, cell).await? {
+        Action::await_change()
+    } else {
+        let observed = observe::observe(&context, cell).await?;
+        let report = bring_up::bring_up(&context, cell, &observed).await?;
+        status::write(&context, cell, &report).await?;
+        let pending =
+            report.passing || report.wrote > 0 || report.step.as_ref().is_some_and(bring_up::is_under_way);
+        Action::requeue(if pending { Duration::from_secs(2) } else { RESYNC })
+    };
+    context.succeeded(cell.name());
+    Ok(action)
+}
+
+/// Before anything is made for a Cell, so that nothing is left behind when it is deleted.
+async fn add_finalizer(context: &Context, cell: &Cell) -> Result<bool, Error> {
+    if cell.finalizers().iter().any(|one| one == names::FINALIZER_DRAIN) {
+        return Ok(false);
+    }
+    let mut finalizers = cell.finalizers().to_vec();
+    finalizers.push(names::FINALIZER_DRAIN.to_owned());
+    let version = cell.resource_version().unwrap_or_default();
+    context
+        .writer
+        .merge_metadata(&context.cell_resource(), cell.name(), &version, &json!({"finalizers": finalizers}))
+        .await?;
+    Ok(true)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the controller hands them over like this")]
+fn retry(cell: Arc<Guard<Cell>>, error: &Error, context: Arc<Context>) -> Action {
+    let name = cell.name_any();
+    let count = context.failed(&name);
+    // A conflict only means that we looked too early.
+    let conflict = matches!(error, Error::Write(error) if error.code() == Some(409));
+    let delay = if conflict { Duration::from_millis(200) } else { backoff(count) };
+    tracing::warn!(cell = name, reason = error.reason(), %error, ?delay, "will be tried again");
+    Action::requeue(delay)
+}
+
+fn backoff(count: u32) -> Duration {
+    Duration::from_millis(250 << count.clamp(1, 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_grows_and_has_an_end() {
+        assert_eq!(backoff(1), Duration::from_millis(500));
+        assert!(backoff(5) > backoff(4));
+        assert_eq!(backoff(99), Duration::from_secs(64));
+    }
+}

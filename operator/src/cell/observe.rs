@@ -1,0 +1,180 @@
+//! Step one of a Cell's reconcile: all reads. May read the cluster and the stores; decides nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bulkhead_crds::{Cell, CellTemplate, TrafficShift, names};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use kube::api::{Api, DynamicObject, ListParams};
+use serde_json::Value;
+
+use super::Context;
+use super::desired::{ApiServer, Key};
+use crate::revision::{self, Revision};
+use crate::routing_status::snapshot::Snapshot;
+use crate::stores;
+
+/// Everything that a reconcile of one Cell looks at.
+#[derive(Default)]
+pub(crate) struct Observed {
+    pub namespace: Option<NamespaceSeen>,
+    /// Ours in the cell's namespace.
+    pub objects: BTreeMap<Key, Arc<DynamicObject>>,
+    pub template: Option<CellTemplate>,
+    /// All revisions of the Cell's template.
+    pub revisions: Vec<Revision>,
+    /// The Cells of the same template, this one among them.
+    pub siblings: Vec<Cell>,
+    pub shifts: Vec<TrafficShift>,
+    pub snapshot: Arc<Snapshot>,
+    pub api_server: Vec<ApiServer>,
+    /// The longest drain time-out of any Router, in milliseconds.
+    pub drain_timeout_ms: i64,
+    /// Pods in the namespace; asked only while the Cell is deleted.
+    pub pods: Option<usize>,
+    /// What StatefulSets and Jobs could not make, as their Events say; asked only while one lacks pods.
+    pub failures: Vec<String>,
+}
+
+/// A namespace of the cell's name, whoever made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NamespaceSeen {
+    pub uid: String,
+    pub resource_version: String,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub terminating: bool,
+}
+
+/// # Errors
+/// What the API server said.
+pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Observed> {
+    let stores = &context.stores;
+    let template_name = cell.spec.template.as_deref().unwrap_or_default();
+    let mut observed = Observed {
+        namespace: namespace(context, cell).await?,
+        objects: objects(context, cell),
+        template: stores::get(&stores.templates, template_name),
+        revisions: revisions(context, template_name),
+        siblings: stores::readable(&stores.cells),
+        shifts: stores::readable(&stores.shifts),
+        snapshot: context.snapshot.borrow().clone(),
+        api_server: api_server(context),
+        drain_timeout_ms: drain_timeout_ms(context),
+        pods: None,
+        failures: Vec::new(),
+    };
+    observed.siblings.retain(|sibling| sibling.spec.template == cell.spec.template);
+    observed.shifts.retain(|shift| {
+        shift.spec.cell.as_ref().is_some_and(|name| observed.siblings.iter().any(|cell| cell.name() == name))
+            || shift.spec.cell.as_deref() == Some(cell.name())
+    });
+    if cell.metadata.deletion_timestamp.is_some() {
+        observed.pods = Some(pods(context, &cell.namespace_name()).await?);
+    }
+    if lacks_pods(&observed.objects) {
+        observed.failures = failures(context, &cell.namespace_name()).await?;
+    }
+    Ok(observed)
+}
+
+/// Asked of the API server each time: who owns a namespace is never judged by a stale answer.
+async fn namespace(context: &Context, cell: &Cell) -> kube::Result<Option<NamespaceSeen>> {
+    if !cell.spec.endpoints.is_empty() {
+        return Ok(None);
+    }
+    let api = Api::<Namespace>::all(context.client.clone());
+    Ok(api.get_opt(&cell.namespace_name()).await?.map(|namespace| NamespaceSeen {
+        uid: namespace.metadata.uid.unwrap_or_default(),
+        resource_version: namespace.metadata.resource_version.unwrap_or_default(),
+        labels: namespace.metadata.labels.unwrap_or_default(),
+        annotations: namespace.metadata.annotations.unwrap_or_default(),
+        terminating: namespace.metadata.deletion_timestamp.is_some(),
+    }))
+}
+
+fn objects(context: &Context, cell: &Cell) -> BTreeMap<Key, Arc<DynamicObject>> {
+    let namespace = cell.namespace_name();
+    let mut objects = BTreeMap::new();
+    for (kind, store) in context.kinds.iter().zip(&context.stores.objects) {
+        let here = |object: &DynamicObject| {
+            object.metadata.namespace.as_deref() == Some(namespace.as_str()) && is_ours(object, cell.name())
+        };
+        for object in store.state_filter(here) {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            objects.insert(Key { kind: kind.resource.kind.clone(), name }, object);
+        }
+    }
+    objects
+}
+
+/// Whether an object carries the labels that we put on everything of that cell.
+pub(crate) fn is_ours(object: &DynamicObject, cell: &str) -> bool {
+    let label =
+        |name: &str| object.metadata.labels.as_ref().and_then(|labels| labels.get(name)).map(String::as_str);
+    label(names::LABEL_CELL) == Some(cell) && label(names::LABEL_MANAGED_BY) == Some(names::MANAGER)
+}
+
+fn revisions(context: &Context, template: &str) -> Vec<Revision> {
+    let of_template =
+        context.stores.revisions.state_filter(|stored| revision::template_of(stored) == Some(template));
+    of_template.iter().filter_map(|stored| Revision::read(stored)).collect()
+}
+
+fn api_server(context: &Context) -> Vec<ApiServer> {
+    let fixed = &context.config.api_server_cidrs;
+    if !fixed.is_empty() {
+        return fixed.iter().map(|cidr| ApiServer { cidr: cidr.clone(), port: None }).collect();
+    }
+    let mut found = Vec::new();
+    for slice in context.stores.api_server.state() {
+        let ports: Vec<_> = slice.ports.iter().flatten().filter_map(|port| port.port).collect();
+        for address in slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses) {
+            let bits = if address.contains(':') { 128 } else { 32 };
+            found.extend(ports.iter().map(|port| ApiServer {
+                cidr: format!("{address}/{bits}"),
+                port: u16::try_from(*port).ok(),
+            }));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn drain_timeout_ms(context: &Context) -> i64 {
+    let routers = stores::readable(&context.stores.routers);
+    let longest = routers.iter().map(|router| router.spec.drain_timeout.get()).max();
+    let longest = longest.unwrap_or(std::time::Duration::from_secs(30));
+    i64::try_from(longest.as_millis()).unwrap_or(i64::MAX)
+}
+
+async fn pods(context: &Context, namespace: &str) -> kube::Result<usize> {
+    let api = Api::<Pod>::namespaced(context.client.clone(), namespace);
+    let pods = api.list_metadata(&ListParams::default()).await?;
+    Ok(pods.items.len())
+}
+
+/// Deployments say in their own status why pods cannot be made; the others only say it in Events.
+fn lacks_pods(objects: &BTreeMap<Key, Arc<DynamicObject>>) -> bool {
+    objects.iter().any(|(key, object)| {
+        let count = |value: &Value| value.as_i64().unwrap_or(0);
+        let (spec, status) = (&object.data["spec"], &object.data["status"]);
+        match key.kind.as_str() {
+            "StatefulSet" => count(&status["replicas"]) < count(&spec["replicas"]),
+            "Job" => status["active"].is_null() && status["succeeded"].is_null(),
+            _ => false,
+        }
+    })
+}
+
+async fn failures(context: &Context, namespace: &str) -> kube::Result<Vec<String>> {
+    let api = Api::<Event>::namespaced(context.client.clone(), namespace);
+    let params = ListParams::default().fields("reason=FailedCreate").limit(50);
+    let events = api.list(&params).await?;
+    let relevant = events
+        .items
+        .into_iter()
+        .filter(|event| matches!(event.involved_object.kind.as_deref(), Some("StatefulSet" | "Job")));
+    Ok(relevant.filter_map(|event| event.message).collect())
+}

@@ -1,0 +1,222 @@
+//! Keeps the status of RoutingPolicies, Routers and TrafficShifts: one loop that looks whenever an object or an answer of
+//! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own.
+
+mod housekeeping;
+mod policies;
+pub(crate) mod poll;
+mod routers;
+mod shifts;
+pub(crate) mod snapshot;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
+use bulkhead_routing::table::{Inputs, ParentVerdict, ShiftVerdict, build, unknown_routers};
+use kube::ResourceExt;
+use kube::core::ApiResource;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::cell::Context;
+use crate::stores::readable;
+use crate::writer::Error;
+use crate::{clock, kinds};
+
+/// Changes that come together are looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+const RESYNC: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Everything that the statuses are made from, at one moment.
+struct World {
+    cells: Vec<Cell>,
+    routers: Vec<Router>,
+    policies: Vec<RoutingPolicy>,
+    shifts: Vec<TrafficShift>,
+    snapshot: Arc<snapshot::Snapshot>,
+}
+
+/// What was last written of each object, so that a store that lags behind does not make us write it again.
+type Written = HashMap<String, (Option<String>, Value)>;
+
+/// Looks until the process ends, and tells `pending` whether routers are waited for.
+pub(crate) async fn run(
+    context: Arc<Context>,
+    mut changed: watch::Receiver<u64>,
+    pending: watch::Sender<bool>,
+) {
+    context.stores.ready().await;
+    let mut snapshots = context.snapshot.clone();
+    let mut written = Written::new();
+    loop {
+        changed.borrow_and_update();
+        let world = World {
+            cells: readable(&context.stores.cells),
+            routers: readable(&context.stores.routers),
+            policies: readable(&context.stores.policies),
+            shifts: readable(&context.stores.shifts),
+            snapshot: snapshots.borrow_and_update().clone(),
+        };
+        let (open, failed) = pass(&context, &world, &mut written).await;
+        pending.send_if_modified(|last| std::mem::replace(last, open) != open);
+        tokio::select! {
+            _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
+            _ = snapshots.changed() => {}
+            () = tokio::time::sleep(if failed { RETRY } else { RESYNC }) => {}
+        }
+    }
+}
+
+/// One look at everything: whether anything is still waited for, and whether anything failed.
+async fn pass(context: &Context, world: &World, written: &mut Written) -> (bool, bool) {
+    let now = clock::rfc3339(clock::now());
+    let (verdicts, shift_verdicts) = judge(world);
+    let mut open = world.cells.iter().any(|cell| is_draining(cell, world));
+    let mut failed = false;
+    let mut statuses: Vec<(ApiResource, Target<'_>, Value, bool)> = Vec::new();
+    for policy in &world.policies {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
+        let about: Vec<_> = verdicts.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
+        let status = policies::status(policy, &about, &world.snapshot, &now);
+        let same = policy.status.as_ref() == Some(&status);
+        open |= waits(&status.parents.iter().flat_map(|parent| &parent.conditions).collect::<Vec<_>>());
+        statuses.push((
+            resource("RoutingPolicy", "routingpolicies"),
+            Target::of(policy),
+            to_value(&status),
+            same,
+        ));
+    }
+    for router in &world.routers {
+        let status = routers::status(router, &world.snapshot, &now);
+        let same = router.status.as_ref() == Some(&status);
+        open |= waits(&status.conditions.iter().collect::<Vec<_>>());
+        statuses.push((resource("Router", "routers"), Target::of(router), to_value(&status), same));
+    }
+    for shift in &world.shifts {
+        let verdict = shift_verdicts.get(&shift.name_any());
+        let status = shifts::status(shift, verdict, &world.snapshot, clock::now());
+        let same = shift.status.as_ref() == Some(&status);
+        open |= waits(&status.conditions.iter().collect::<Vec<_>>());
+        statuses.push((
+            resource("TrafficShift", "trafficshifts"),
+            Target::of(shift),
+            to_value(&status),
+            same,
+        ));
+    }
+    for (resource, target, value, same) in statuses {
+        if same {
+            continue;
+        }
+        if let Err(error) = write(context, &resource, &target, value, written).await {
+            failed = true;
+            tracing::warn!(kind = resource.kind, name = target.name, %error, "a status could not be written; tried again");
+        }
+    }
+    if let Err(error) = housekeeping::remove_orphans(context, world).await {
+        failed = true;
+        tracing::warn!(%error, "a shift that nobody needs could not be removed; tried again");
+    }
+    (open, failed)
+}
+
+type Verdicts = (HashMap<(String, String), Vec<ParentVerdict>>, HashMap<String, ShiftVerdict>);
+
+/// What every Router's table makes of policies and shifts: the very code that the routers run.
+fn judge(world: &World) -> Verdicts {
+    let mut verdicts: HashMap<(String, String), Vec<ParentVerdict>> = HashMap::new();
+    let mut shifts: HashMap<String, ShiftVerdict> = HashMap::new();
+    let names: Vec<String> = world.routers.iter().map(ResourceExt::name_any).collect();
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    let policies: Vec<&RoutingPolicy> = world.policies.iter().collect();
+    let mut all = unknown_routers(&known, &policies);
+    for router in &world.routers {
+        let inputs = Inputs {
+            router,
+            cells: world.cells.iter().collect(),
+            policies: policies.clone(),
+            shifts: world.shifts.iter().collect(),
+        };
+        let made = build(&inputs);
+        all.extend(made.verdicts);
+        for verdict in made.shifts {
+            // A shift of a rule is known to the Routers that have the rule; one of them is enough.
+            let better = shifts.get(&verdict.name).is_none_or(|last| !last.accepted.ok);
+            if better {
+                shifts.insert(verdict.name.clone(), verdict);
+            }
+        }
+    }
+    for verdict in all {
+        verdicts.entry((verdict.namespace.clone(), verdict.name.clone())).or_default().push(verdict);
+    }
+    (verdicts, shifts)
+}
+
+/// Whether a condition still waits for routers.
+fn waits(conditions: &[&bulkhead_crds::Condition]) -> bool {
+    conditions.iter().any(|condition| matches!(condition.reason.as_str(), "Pending" | "RoutersNotAsked"))
+}
+
+/// A cell that leaves traffic, or comes back to it, is watched closely.
+fn is_draining(cell: &Cell, world: &World) -> bool {
+    let traffic = world.snapshot.cell(cell.name(), None);
+    let held = world.shifts.iter().any(|shift| shift.spec.cell.as_deref() == Some(cell.name()));
+    let leaves = cell.spec_weight() == 0 || held || cell.metadata.deletion_timestamp.is_some();
+    if leaves { !traffic.is_drained() } else { traffic.sending > 0 && !traffic.has_full(cell.spec_weight()) }
+}
+
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    kinds::resource(names::GROUP, names::VERSION, kind, plural)
+}
+
+fn to_value(status: &impl Serialize) -> Value {
+    json!(status)
+}
+
+/// The object that a status is written of.
+struct Target<'a> {
+    namespace: Option<&'a str>,
+    name: &'a str,
+    uid: &'a str,
+    version: Option<&'a str>,
+}
+
+impl<'a> Target<'a> {
+    fn of<K: ResourceExt>(object: &'a K) -> Self {
+        let meta = object.meta();
+        Self {
+            namespace: meta.namespace.as_deref(),
+            name: meta.name.as_deref().unwrap_or_default(),
+            uid: meta.uid.as_deref().unwrap_or_default(),
+            version: meta.resource_version.as_deref(),
+        }
+    }
+}
+
+async fn write(
+    context: &Context,
+    resource: &ApiResource,
+    target: &Target<'_>,
+    value: Value,
+    written: &mut Written,
+) -> Result<(), Error> {
+    let version = target.version.map(ToOwned::to_owned);
+    if written.get(target.uid).is_some_and(|(at, last)| *at == version && *last == value) {
+        return Ok(());
+    }
+    let result = context.writer.status(resource, target.namespace, target.name, &value).await;
+    match result {
+        // It is gone; its status needs no writing.
+        Err(error) if error.code() == Some(404) => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => {
+            written.insert(target.uid.to_owned(), (version, value));
+            Ok(())
+        }
+    }
+}

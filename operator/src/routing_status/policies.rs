@@ -1,0 +1,245 @@
+//! What the status of a RoutingPolicy says, purely: what the table builder makes of it, which router pods serve it, and
+//! where its traffic goes.
+
+use std::collections::BTreeMap;
+
+use bulkhead_crds::policy::{ParentStatus, RuleStatus};
+use bulkhead_crds::{ConditionStatus, RoutingPolicy, RoutingPolicyStatus};
+use bulkhead_routing::table::{Outcome, ParentVerdict};
+
+use super::snapshot::{Progress, Snapshot, Wanted};
+use crate::conditions::{Statement, state, statement};
+
+/// The status that follows for one policy; `verdicts` are those about it.
+pub(super) fn status(
+    policy: &RoutingPolicy,
+    verdicts: &[&ParentVerdict],
+    snapshot: &Snapshot,
+    now: &str,
+) -> RoutingPolicyStatus {
+    let generation = policy.metadata.generation;
+    let last = policy.status.clone().unwrap_or_default();
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let key = format!("RoutingPolicy/{namespace}/{name}");
+    let wanted = Wanted {
+        key: &key,
+        uid: policy.metadata.uid.as_deref().unwrap_or_default(),
+        generation: generation.unwrap_or(0),
+    };
+    let mut all = Vec::new();
+    let parents = policy.spec.parent_refs.iter().map(|parent| {
+        let verdict = verdicts.iter().find(|verdict| verdict.parent == *parent);
+        let progress = snapshot.progress(Some(&parent.router), wanted);
+        let statements = parent_statements(verdict.copied(), &progress, snapshot.asked, wanted.generation);
+        all.push((format!("{}/{}", parent.router, parent.listener), statements.clone()));
+        let before =
+            last.parents.iter().find(|old| old.router == parent.router && old.listener == parent.listener);
+        let before = before.map(|old| old.conditions.as_slice()).unwrap_or_default();
+        ParentStatus {
+            router: parent.router.clone(),
+            listener: parent.listener.clone(),
+            conditions: state(before, statements, generation, now),
+        }
+    });
+    let parents = parents.collect();
+    RoutingPolicyStatus {
+        observed_generation: generation,
+        conditions: state(&last.conditions, vec![ready(&all)], generation, now),
+        parents,
+        rules: rules(policy, snapshot),
+    }
+}
+
+fn outcome(r#type: &'static str, outcome: &Outcome) -> Statement {
+    statement(r#type, outcome.ok, outcome.reason, outcome.message.clone())
+}
+
+fn parent_statements(
+    verdict: Option<&ParentVerdict>,
+    progress: &Progress,
+    asked: bool,
+    generation: i64,
+) -> Vec<Statement> {
+    let Some(verdict) = verdict else {
+        let text = "this reference was not judged yet";
+        return vec![statement("Accepted", ConditionStatus::Unknown, "Pending", text)];
+    };
+    vec![
+        outcome("Accepted", &verdict.accepted),
+        outcome("ResolvedRefs", &verdict.resolved_refs),
+        programmed(progress, asked, generation),
+    ]
+}
+
+/// True when every router pod that is not gone serves that generation; a silent one is named either way.
+pub(super) fn programmed(progress: &Progress, asked: bool, generation: i64) -> Statement {
+    let silent = if progress.silent.is_empty() {
+        String::new()
+    } else {
+        format!("; no answer from {}", progress.silent.join(", "))
+    };
+    if !asked {
+        return statement(
+            "Programmed",
+            ConditionStatus::Unknown,
+            "RoutersNotAsked",
+            "the routers were not asked yet",
+        );
+    }
+    if progress.routers == 0 {
+        return statement(
+            "Programmed",
+            false,
+            "NoRouter",
+            format!("no router pod serves this Router{silent}"),
+        );
+    }
+    if progress.behind.is_empty() {
+        let text = format!(
+            "{} of {} router pods serve generation {generation}{silent}",
+            progress.routers, progress.routers
+        );
+        return statement("Programmed", true, "Programmed", text);
+    }
+    let text = format!("generation {generation} is waited for in {}{silent}", progress.behind.join(", "));
+    statement("Programmed", false, "Pending", text)
+}
+
+/// Ready when every parent says yes to everything; else the first no, with its parent.
+fn ready(parents: &[(String, Vec<Statement>)]) -> Statement {
+    let open = parents.iter().find_map(|(parent, statements)| {
+        let open = statements.iter().find(|statement| statement.status != ConditionStatus::True)?;
+        Some((parent, open))
+    });
+    match open {
+        Some((parent, open)) => statement(
+            "Ready",
+            false,
+            open.reason.clone(),
+            format!("{parent}: {}: {}", open.r#type, open.message),
+        ),
+        None => statement("Ready", true, "Ready", "accepted and served by every router"),
+    }
+}
+
+/// Where each rule's traffic goes: the mean over the routers, which differ only while they learn of a change.
+fn rules(policy: &RoutingPolicy, snapshot: &Snapshot) -> Vec<RuleStatus> {
+    let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let rule = |rule: &str| {
+        let id = format!("{namespace}/{name}/{rule}");
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut routers = 0_u64;
+        for pod in snapshot.routers.iter().filter(|pod| !pod.gone) {
+            let Some(shares) = pod.serving.as_ref().and_then(|serving| serving.shares.get(&id)) else {
+                continue;
+            };
+            routers += 1;
+            for (cell, share) in shares {
+                *sums.entry(cell).or_default() += u64::from(*share);
+            }
+        }
+        let shares = sums.iter().filter(|(_, sum)| **sum > 0).map(|(cell, sum)| percent(cell, *sum, routers));
+        RuleStatus { name: rule.to_owned(), shares: shares.collect() }
+    };
+    policy.spec.rules.iter().map(|spec| rule(&spec.name)).collect()
+}
+
+/// `CELL=PERCENT`, from parts per million over that many routers; rounded to a tenth.
+fn percent(cell: &str, sum: u64, routers: u64) -> String {
+    let tenths = (sum + 500 * routers) / (1_000 * routers.max(1));
+    format!("{cell}={}.{}%", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bulkhead_crds::condition::{find, is_true};
+    use bulkhead_crds::policy::ParentRef;
+    use bulkhead_crds::{RoutingPolicySpec, RoutingRule};
+    use bulkhead_protocol::Serving;
+    use bulkhead_protocol::serving::ObjectVersion;
+
+    use super::super::snapshot::RouterPod;
+    use super::*;
+
+    fn policy() -> RoutingPolicy {
+        let parent = ParentRef { router: "r".to_owned(), listener: "http".to_owned() };
+        let rule = RoutingRule { name: "all".to_owned(), ..RoutingRule::default() };
+        let spec = RoutingPolicySpec {
+            parent_refs: vec![parent],
+            rules: vec![rule],
+            ..RoutingPolicySpec::default()
+        };
+        let mut policy = RoutingPolicy::new("p", spec);
+        policy.metadata.namespace = Some("apps".to_owned());
+        policy.metadata.uid = Some("u".to_owned());
+        policy.metadata.generation = Some(3);
+        policy
+    }
+
+    fn verdict(accepted: bool) -> ParentVerdict {
+        let outcome =
+            |ok| Outcome { ok, reason: if ok { "Accepted" } else { "Conflict" }, message: "text".to_owned() };
+        ParentVerdict {
+            namespace: "apps".to_owned(),
+            name: "p".to_owned(),
+            parent: policy().spec.parent_refs[0].clone(),
+            accepted: outcome(accepted),
+            resolved_refs: outcome(true),
+        }
+    }
+
+    fn pod(name: &str, generation: i64, share: u32) -> RouterPod {
+        let mut serving = Serving::default();
+        let version = ObjectVersion { uid: "u".to_owned(), generation };
+        serving.objects.insert("RoutingPolicy/apps/p".to_owned(), version);
+        let shares = [("a".to_owned(), share), ("b".to_owned(), 1_000_000 - share)].into();
+        serving.shares.insert("apps/p/all".to_owned(), shares);
+        RouterPod {
+            pod: name.to_owned(),
+            router: "r".to_owned(),
+            serving: Some(Arc::new(serving)),
+            silent: false,
+            gone: false,
+        }
+    }
+
+    fn made(accepted: bool, routers: Vec<RouterPod>) -> RoutingPolicyStatus {
+        status(&policy(), &[&verdict(accepted)], &Snapshot { asked: true, routers }, "now")
+    }
+
+    #[test]
+    fn programmed_waits_for_every_router_that_is_not_gone() {
+        let behind = made(true, vec![pod("r-0", 3, 0), pod("r-1", 2, 0)]);
+        let programmed = find(&behind.parents[0].conditions, "Programmed").expect("is stated");
+        assert_eq!((programmed.status, programmed.reason.as_str()), (ConditionStatus::False, "Pending"));
+        assert!(programmed.message.contains("r-1") && !programmed.message.contains("r-0"), "{programmed:?}");
+        assert!(!is_true(&behind.conditions, "Ready"));
+
+        let mut gone = pod("r-1", 2, 0);
+        (gone.silent, gone.gone) = (true, true);
+        let served = made(true, vec![pod("r-0", 3, 0), gone]);
+        let programmed = find(&served.parents[0].conditions, "Programmed").expect("is stated");
+        assert_eq!(programmed.status, ConditionStatus::True);
+        assert!(programmed.message.contains("no answer from r-1"), "{programmed:?}");
+        assert!(is_true(&served.conditions, "Ready"));
+    }
+
+    #[test]
+    fn a_refused_policy_says_why_whatever_the_routers_do() {
+        let refused = made(false, vec![pod("r-0", 3, 0)]);
+        let ready = find(&refused.conditions, "Ready").expect("is stated");
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "Conflict"));
+    }
+
+    #[test]
+    fn shares_are_the_mean_over_the_routers_and_nothing_is_left_out_but_zero() {
+        let even = made(true, vec![pod("r-0", 3, 800_000), pod("r-1", 3, 799_000)]);
+        assert_eq!(even.rules[0].shares, ["a=80.0%", "b=20.1%"]);
+        let all = made(true, vec![pod("r-0", 3, 1_000_000)]);
+        assert_eq!(all.rules[0].shares, ["a=100.0%"]);
+    }
+}

@@ -1,0 +1,246 @@
+//! Asks every router pod what it serves, over its admin port, and publishes the answers together. What follows from
+//! them is decided elsewhere.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_crds::{Router, names};
+use bulkhead_process::clock::Monotonic;
+use bulkhead_process::connect::{Connector, http1};
+use bulkhead_protocol::{Serving, serving};
+use bytes::Bytes;
+use futures::future::join_all;
+use http::Request;
+use http_body_util::{BodyExt, Empty, Limited};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use tokio::sync::watch;
+
+use super::snapshot::{RouterPod, Snapshot};
+use crate::stores::{self, Changes, Stores};
+
+const ADMIN_PORT: u16 = 9090;
+const CONNECT: Duration = Duration::from_millis(500);
+const ANSWER: Duration = Duration::from_secs(2);
+/// An answer of 1,000 cells and 40,000 rules is a few megabytes.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+/// While something is pending, and while nothing is.
+const FAST: Duration = Duration::from_millis(250);
+const SLOW: Duration = Duration::from_secs(2);
+/// For this long after any change something may be pending that nobody knows of yet.
+const EAGER_MS: u64 = 5_000;
+
+/// What is known of one pod between two rounds.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    serving: Option<Arc<Serving>>,
+    /// When it stopped answering, or was first seen and never answered.
+    silent_since: Option<u64>,
+}
+
+/// Polls until the process ends. `pending` says whether anybody waits for the routers.
+pub(crate) async fn run(
+    stores: Arc<Stores>,
+    changes: Changes,
+    publish: watch::Sender<Arc<Snapshot>>,
+    pending: watch::Receiver<bool>,
+    clock: Monotonic,
+) {
+    stores.ready().await;
+    let mut changed = changes.routing.subscribe();
+    let mut known: HashMap<String, Known> = HashMap::new();
+    let mut eager_until = clock.millis() + EAGER_MS;
+    loop {
+        let pods = stores.router_pods.state();
+        let routers = stores::readable(&stores.routers);
+        known = round(&pods, &known, clock).await;
+        let snapshot = assemble(&pods, &routers, &known, clock.millis());
+        let concerned = differing(&publish.borrow(), &snapshot);
+        publish.send_if_modified(|last| {
+            let differs = **last != snapshot;
+            if differs {
+                *last = Arc::new(snapshot);
+            }
+            differs
+        });
+        changes.look_at(concerned).await;
+        let eager = *pending.borrow() || clock.millis() < eager_until;
+        let slept = tokio::time::timeout(if eager { FAST } else { SLOW }, changed.changed()).await;
+        if slept.is_ok() {
+            eager_until = clock.millis() + EAGER_MS;
+            // Routers need a moment to take up what we saw at the same time as they.
+            tokio::time::sleep(FAST / 5).await;
+        }
+    }
+}
+
+async fn round(
+    pods: &[Arc<Pod>],
+    known: &HashMap<String, Known>,
+    clock: Monotonic,
+) -> HashMap<String, Known> {
+    let asked = pods.iter().filter(|pod| may_serve(pod)).map(async |pod| {
+        let name = pod.name_any();
+        let answer = match address(pod) {
+            Some(address) => ask(address).await,
+            None => Err("it has no address yet".to_owned()),
+        };
+        let mut next = known.get(&name).cloned().unwrap_or_default();
+        match answer {
+            Ok(serving) => {
+                next.silent_since = None;
+                // Equal answers stay the same allocation, so that comparing snapshots is cheap.
+                if next.serving.as_deref() != Some(&serving) {
+                    next.serving = Some(Arc::new(serving));
+                }
+            }
+            Err(error) => {
+                if next.silent_since.is_none() {
+                    tracing::warn!(pod = name, error, "a router does not say what it serves");
+                    next.silent_since = Some(clock.millis());
+                }
+            }
+        }
+        (name, next)
+    });
+    join_all(asked).await.into_iter().collect()
+}
+
+/// A pod that ended, or that no node runs yet, serves nothing.
+fn may_serve(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Succeeded" | "Failed" | "Pending") | None)
+}
+
+fn address(pod: &Pod) -> Option<SocketAddr> {
+    let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
+    Some(SocketAddr::new(ip, ADMIN_PORT))
+}
+
+async fn ask(address: SocketAddr) -> Result<Serving, String> {
+    let asking = async {
+        let stream = Connector::plain().connect(address, CONNECT).await.map_err(|error| error.to_string())?;
+        let mut sender = http1(stream).await.map_err(|error| error.to_string())?;
+        let request = Request::get(serving::PATH)
+            .header("host", address.to_string())
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        if !response.status().is_success() {
+            return Err(format!("{address} answers {}", response.status()));
+        }
+        let body = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?;
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| format!("{address}: {error}"))
+    };
+    tokio::time::timeout(ANSWER, asking)
+        .await
+        .unwrap_or_else(|_| Err(format!("{address} does not answer in time")))
+}
+
+fn assemble(pods: &[Arc<Pod>], routers: &[Router], known: &HashMap<String, Known>, now: u64) -> Snapshot {
+    let mut found: Vec<RouterPod> = pods
+        .iter()
+        .filter(|pod| may_serve(pod))
+        .map(|pod| {
+            let name = pod.name_any();
+            let router = pod.labels().get(names::LABEL_ROUTER).cloned().unwrap_or_default();
+            let state = known.get(&name).cloned().unwrap_or_default();
+            let timeout =
+                routers.iter().find(|one| one.name_any() == router).map(|one| one.spec.drain_timeout.get());
+            let timeout = timeout.unwrap_or(Duration::from_secs(30));
+            let silent_for = state.silent_since.map(|since| Duration::from_millis(now.saturating_sub(since)));
+            RouterPod {
+                pod: name,
+                router,
+                serving: state.serving,
+                silent: silent_for.is_some(),
+                gone: silent_for.is_some_and(|silent| silent > timeout),
+            }
+        })
+        .collect();
+    found.sort_by(|a, b| a.pod.cmp(&b.pod));
+    Snapshot { asked: true, routers: found }
+}
+
+/// The cells that look different in two snapshots.
+fn differing(before: &Snapshot, after: &Snapshot) -> Vec<String> {
+    let names = before.routers.iter().chain(&after.routers).filter_map(|pod| pod.serving.as_ref());
+    let mut names: Vec<&String> = names.flat_map(|serving| serving.cells.keys()).collect();
+    names.sort();
+    names.dedup();
+    let same_pods = before.asked == after.asked
+        && before.routers.len() == after.routers.len()
+        && before
+            .routers
+            .iter()
+            .zip(&after.routers)
+            .all(|(a, b)| (&a.pod, a.silent, a.gone) == (&b.pod, b.silent, b.gone));
+    let cell = |pod: &RouterPod, name: &str| {
+        pod.serving.as_ref().and_then(|serving| serving.cells.get(name).cloned())
+    };
+    let tables = |snapshot: &Snapshot| -> Vec<u64> {
+        snapshot.routers.iter().map(|pod| pod.serving.as_ref().map_or(0, |serving| serving.table)).collect()
+    };
+    let all = !same_pods || tables(before) != tables(after);
+    names
+        .into_iter()
+        .filter(|name| {
+            all || before.routers.iter().zip(&after.routers).any(|(a, b)| cell(a, name) != cell(b, name))
+        })
+        .cloned()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::serving::CellServing;
+
+    use super::*;
+
+    fn pod(weight: u32) -> RouterPod {
+        let mut serving = Serving::default();
+        serving
+            .cells
+            .insert("a".to_owned(), CellServing { effective_weight: weight, ..CellServing::default() });
+        serving.cells.insert("b".to_owned(), CellServing::default());
+        RouterPod {
+            pod: "r-0".to_owned(),
+            router: "r".to_owned(),
+            serving: Some(Arc::new(serving)),
+            silent: false,
+            gone: false,
+        }
+    }
+
+    #[test]
+    fn only_the_cells_that_changed_are_looked_at_again() {
+        let snapshot = |pods: Vec<RouterPod>| Snapshot { asked: true, routers: pods };
+        assert_eq!(differing(&snapshot(vec![pod(100)]), &snapshot(vec![pod(50)])), ["a"]);
+        assert!(differing(&snapshot(vec![pod(100)]), &snapshot(vec![pod(100)])).is_empty());
+        assert_eq!(differing(&Snapshot::default(), &snapshot(vec![pod(100)])), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_silent_pod_is_gone_after_its_drain_time_out() {
+        let pod: Arc<Pod> = Arc::new(
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "r-0", "labels": {names::LABEL_ROUTER: "r"}},
+                "status": {"phase": "Running", "podIP": "127.0.0.1"},
+            }))
+            .expect("a pod"),
+        );
+        let known = [("r-0".to_owned(), Known { serving: None, silent_since: Some(1_000) })].into();
+        let state = |now| {
+            let snapshot = assemble(std::slice::from_ref(&pod), &[], &known, now);
+            (snapshot.routers[0].silent, snapshot.routers[0].gone)
+        };
+        assert_eq!(state(1_000), (true, false));
+        assert_eq!(state(31_000), (true, false));
+        assert_eq!(state(31_001), (true, true));
+    }
+}

@@ -1,0 +1,283 @@
+//! What the operator knows of the cluster: one watch for each kind, each filling a store, and the word passed on about
+//! which Cells a change concerns. What follows from a change is decided by the reconcilers.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use bulkhead_crds::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, names};
+use futures::stream::{BoxStream, StreamExt};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+
+use crate::config::Config;
+use crate::kinds::Kinds;
+use crate::revision;
+
+/// An object that may not be readable; one such never stalls the others.
+pub(crate) type Guard<K> = DeserializeGuard<K>;
+/// Below what load balancers allow an idle connection.
+const WATCH_TIMEOUT: u32 = 200;
+
+/// Every store.
+pub(crate) struct Stores {
+    pub cells: Store<Guard<Cell>>,
+    pub templates: Store<Guard<CellTemplate>>,
+    pub routers: Store<Guard<Router>>,
+    pub policies: Store<Guard<RoutingPolicy>>,
+    pub shifts: Store<Guard<TrafficShift>>,
+    pub revisions: Store<ControllerRevision>,
+    pub router_pods: Store<Pod>,
+    pub api_server: Store<EndpointSlice>,
+    pub namespaces: Store<Namespace>,
+    /// What the operator made in cells' namespaces, by kind.
+    pub objects: Vec<Store<DynamicObject>>,
+}
+
+/// Where the word of changes goes.
+#[derive(Clone)]
+pub(crate) struct Changes {
+    /// Names of Cells to look at again.
+    pub cells: mpsc::Sender<String>,
+    /// Counts changes of what routers serve.
+    pub routing: Arc<watch::Sender<u64>>,
+    /// Counts changes of templates, their revisions and the cells that have them.
+    pub templates: Arc<watch::Sender<u64>>,
+}
+
+/// The watch of Cells, which fills their store while their controller polls it.
+pub(crate) type Cells = BoxStream<'static, Result<Guard<Cell>, watcher::Error>>;
+
+/// Who else is told of a change, besides the Cells that it concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tell {
+    Nobody,
+    Routing,
+    Templates,
+}
+
+/// The readable objects of a store.
+pub(crate) fn readable<K>(store: &Store<Guard<K>>) -> Vec<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + 'static,
+{
+    store.state().iter().filter_map(|guard| guard.0.as_ref().ok().cloned()).collect()
+}
+
+/// One readable object of a store, by its name.
+pub(crate) fn get<K>(store: &Store<Guard<K>>, name: &str) -> Option<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + 'static,
+{
+    store.get(&ObjectRef::new(name))?.0.as_ref().ok().cloned()
+}
+
+impl Stores {
+    /// Starts every watch on the current runtime.
+    pub(crate) fn start(
+        client: &Client,
+        config: &Config,
+        kinds: &Kinds,
+        changes: &Changes,
+    ) -> (Arc<Self>, Cells) {
+        let all = watcher::Config::default;
+        let ours = || all().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
+        let (cells, stream) = reflect(Api::<Guard<Cell>>::all(client.clone()), all(), ());
+        let (every, of_template, of_revision) = (cells.clone(), cells.clone(), cells.clone());
+        let follow = Follow { client, changes };
+        let stores = Self {
+            templates: follow.all(all(), Tell::Templates, move |template: &Guard<CellTemplate>| {
+                cells_of(&of_template, &template.name_any())
+            }),
+            routers: follow.all(all(), Tell::Routing, |_: &Guard<Router>| Vec::new()),
+            policies: follow.all(all(), Tell::Routing, |_: &Guard<RoutingPolicy>| Vec::new()),
+            shifts: follow.all(all(), Tell::Routing, |shift: &Guard<TrafficShift>| {
+                shift.0.as_ref().ok().and_then(|shift| shift.spec.cell.clone()).into_iter().collect()
+            }),
+            namespaces: follow.all(ours(), Tell::Nobody, |namespace: &Namespace| cell_of(namespace)),
+            revisions: follow.within(&config.namespace, ours(), Tell::Templates, move |revision: &_| {
+                revision::template_of(revision)
+                    .map(|template| cells_of(&of_revision, template))
+                    .unwrap_or_default()
+            }),
+            router_pods: follow.within(
+                config.router_namespace(),
+                all().labels(&format!("{}={}", names::LABEL_COMPONENT, names::COMPONENT_ROUTER)),
+                Tell::Routing,
+                |_: &Pod| Vec::new(),
+            ),
+            api_server: follow.within(
+                "default",
+                all().labels("kubernetes.io/service-name=kubernetes"),
+                Tell::Nobody,
+                move |_: &EndpointSlice| every.state().iter().map(|cell| cell.name_any()).collect(),
+            ),
+            objects: kinds.iter().map(|kind| follow.kind(&kind.resource, ours())).collect(),
+            cells,
+        };
+        let notify = changes.clone();
+        let stream = stream.inspect(move |_| {
+            notify.bump_routing();
+            notify.bump_templates();
+        });
+        (Arc::new(stores), stream.boxed())
+    }
+
+    /// Waits until every store has its first whole list. That of Cells fills as their controller runs.
+    pub(crate) async fn ready(&self) {
+        let _ = tokio::join!(
+            self.cells.wait_until_ready(),
+            self.templates.wait_until_ready(),
+            self.routers.wait_until_ready(),
+            self.policies.wait_until_ready(),
+            self.shifts.wait_until_ready(),
+            self.revisions.wait_until_ready(),
+            self.router_pods.wait_until_ready(),
+            self.api_server.wait_until_ready(),
+            self.namespaces.wait_until_ready(),
+        );
+        for store in &self.objects {
+            let _ = store.wait_until_ready().await;
+        }
+    }
+}
+
+impl Changes {
+    fn tell(&self, tell: Tell) {
+        match tell {
+            Tell::Nobody => {}
+            Tell::Routing => self.bump_routing(),
+            Tell::Templates => self.bump_templates(),
+        }
+    }
+
+    pub(crate) async fn look_at(&self, cells: Vec<String>) {
+        for cell in cells {
+            // The receiver lives as long as the process.
+            let _ = self.cells.send(cell).await;
+        }
+    }
+
+    pub(crate) fn bump_routing(&self) {
+        self.routing.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(crate) fn bump_templates(&self) {
+        self.templates.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+fn cell_of<K: ResourceExt>(object: &K) -> Vec<String> {
+    object.labels().get(names::LABEL_CELL).cloned().into_iter().collect()
+}
+
+fn cells_of(cells: &Store<Guard<Cell>>, template: &str) -> Vec<String> {
+    let of_template = |cell: &Cell| cell.spec.template.as_deref() == Some(template);
+    cells
+        .state()
+        .iter()
+        .filter_map(|guard| {
+            guard.0.as_ref().ok().filter(|cell| of_template(cell)).map(|cell| cell.name().to_owned())
+        })
+        .collect()
+}
+
+type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;
+
+/// A store, and the stream of touched objects that fills it while it is polled.
+fn reflect<K>(api: Api<K>, config: watcher::Config, dynamic: K::DynamicType) -> (Store<K>, Touched<K>)
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Clone + Eq + Hash + Send + Sync + Unpin,
+{
+    let writer = reflector::store::Writer::<K>::new(dynamic);
+    let reader = writer.as_reader();
+    let stream = watcher(api, config.timeout(WATCH_TIMEOUT))
+        .default_backoff()
+        .modify(|object| object.managed_fields_mut().clear())
+        .reflect(writer)
+        .touched_objects()
+        .boxed();
+    (reader, stream)
+}
+
+/// Starts stores that tasks of their own keep filled.
+struct Follow<'a> {
+    client: &'a Client,
+    changes: &'a Changes,
+}
+
+impl Follow<'_> {
+    fn all<K>(
+        &self,
+        config: watcher::Config,
+        tell: Tell,
+        concerns: impl Fn(&K) -> Vec<String> + Send + 'static,
+    ) -> Store<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.start(Api::all(self.client.clone()), config, (), tell, concerns)
+    }
+
+    fn within<K>(
+        &self,
+        namespace: &str,
+        config: watcher::Config,
+        tell: Tell,
+        concerns: impl Fn(&K) -> Vec<String> + Send + 'static,
+    ) -> Store<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.start(Api::namespaced(self.client.clone(), namespace), config, (), tell, concerns)
+    }
+
+    fn kind(&self, resource: &ApiResource, config: watcher::Config) -> Store<DynamicObject> {
+        let api = Api::all_with(self.client.clone(), resource);
+        self.start(api, config, resource.clone(), Tell::Nobody, cell_of)
+    }
+
+    fn start<K>(
+        &self,
+        api: Api<K>,
+        config: watcher::Config,
+        dynamic: K::DynamicType,
+        tell: Tell,
+        concerns: impl Fn(&K) -> Vec<String> + Send + 'static,
+    ) -> Store<K>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        K::DynamicType: Clone + Eq + Hash + Send + Sync + Unpin,
+    {
+        let kind = K::kind(&dynamic).into_owned();
+        let (reader, mut stream) = reflect(api, config, dynamic);
+        let changes = self.changes.clone();
+        tokio::spawn(async move {
+            while let Some(touched) = stream.next().await {
+                match touched {
+                    Ok(object) => {
+                        changes.tell(tell);
+                        changes.look_at(concerns(&object)).await;
+                    }
+                    Err(error) => tracing::warn!(%error, kind, "a watch failed and is tried again"),
+                }
+            }
+        });
+        reader
+    }
+}

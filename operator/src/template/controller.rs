@@ -1,0 +1,263 @@
+//! Keeps the revisions and the status of CellTemplates: one loop over all of them, since there are few. What a revision
+//! is, is `revision`'s; how it reaches cells is `rollout`'s.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_crds::{Cell, CellTemplate, CellTemplateStatus, names};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use kube::core::ApiResource;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::Refusal;
+use crate::cell::Context;
+use crate::conditions::{Statement, state, statement};
+use crate::revision::{self, Recipe, Revision};
+use crate::writer::Error;
+use crate::{clock, kinds, stores};
+
+/// Changes that come together are looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+const RESYNC: Duration = Duration::from_secs(300);
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Looks at every template whenever one, a revision or a cell changes.
+pub(crate) async fn run(context: Arc<Context>, mut changed: watch::Receiver<u64>) {
+    context.stores.ready().await;
+    let mut written = HashMap::new();
+    loop {
+        changed.borrow_and_update();
+        let mut failed = false;
+        for template in stores::readable(&context.stores.templates) {
+            if let Err(error) = reconcile(&context, &template, &mut written).await {
+                failed = true;
+                tracing::warn!(template = template.name_any(), %error, "will be tried again");
+            }
+        }
+        if let Err(error) = sweep(&context).await {
+            failed = true;
+            tracing::warn!(%error, "revisions of templates that are gone could not be removed");
+        }
+        tokio::select! {
+            _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
+            () = tokio::time::sleep(if failed { RETRY } else { RESYNC }) => {}
+        }
+    }
+}
+
+fn revision_resource() -> ApiResource {
+    kinds::resource("apps", "v1", "ControllerRevision", "controllerrevisions")
+}
+
+fn stored(context: &Context, template: &str) -> Vec<Arc<ControllerRevision>> {
+    context.stores.revisions.state_filter(|stored| revision::template_of(stored) == Some(template))
+}
+
+async fn reconcile(
+    context: &Context,
+    template: &CellTemplate,
+    written: &mut HashMap<String, (Option<String>, Value)>,
+) -> Result<(), Error> {
+    let name = template.name_any();
+    let revisions: Vec<_> =
+        stored(context, &name).iter().filter_map(|stored| Revision::read(stored)).collect();
+    let accepted = super::check(&template.spec, &context.kinds);
+    let last = template.status.as_ref().and_then(|status| status.latest_revision.clone());
+    let latest = match &accepted {
+        Ok(()) => Some(keep(context, template, &revisions).await?),
+        Err(_) => last,
+    };
+    let cells: Vec<Cell> = stores::readable(&context.stores.cells)
+        .into_iter()
+        .filter(|cell| cell.spec.template.as_deref() == Some(name.as_str()))
+        .collect();
+    let status = status(template, latest.as_deref(), &accepted, &cells);
+    write(context, template, &status, written).await?;
+    prune(context, &name, &revisions, latest.as_deref(), &cells).await
+}
+
+/// Makes the revision of the template as it is now, if there is none, and names it.
+async fn keep(context: &Context, template: &CellTemplate, revisions: &[Revision]) -> Result<String, Error> {
+    let recipe = Recipe {
+        template: template.spec.clone(),
+        cell_runtime_image: context.config.cell_runtime_image.clone(),
+    };
+    let number = revisions.iter().map(|revision| revision.number).max().unwrap_or(0) + 1;
+    let revision = Revision::new(&template.name_any(), recipe, number);
+    if revisions.iter().any(|known| known.name == revision.name) {
+        return Ok(revision.name);
+    }
+    let namespace = &context.config.namespace;
+    let object = revision.write(&template.name_any(), namespace);
+    match context.writer.create(&revision_resource(), Some(namespace), &object).await {
+        Ok(_) => {
+            let note = format!("revision {} of the template", revision.name);
+            context.writer.event(false, "RevisionCreated", note, &template.object_ref(&())).await;
+        }
+        // The store had not seen it yet.
+        Err(error) if error.code() == Some(409) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(revision.name)
+}
+
+fn status(
+    template: &CellTemplate,
+    latest: Option<&str>,
+    accepted: &Result<(), Refusal>,
+    cells: &[Cell],
+) -> CellTemplateStatus {
+    let at_latest = |cell: &&Cell| {
+        cell.status.as_ref().and_then(|status| status.current_revision.as_deref()) == latest
+            && latest.is_some()
+    };
+    let updated = cells.iter().filter(at_latest).count();
+    let conditions = template.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let statements = statements(latest, accepted, cells.len(), updated);
+    CellTemplateStatus {
+        observed_generation: template.metadata.generation,
+        latest_revision: latest.map(ToOwned::to_owned),
+        cells: u32::try_from(cells.len()).ok(),
+        updated_cells: u32::try_from(updated).ok(),
+        conditions: state(
+            conditions,
+            statements,
+            template.metadata.generation,
+            &clock::rfc3339(clock::now()),
+        ),
+    }
+}
+
+fn statements(
+    latest: Option<&str>,
+    accepted: &Result<(), Refusal>,
+    cells: usize,
+    updated: usize,
+) -> Vec<Statement> {
+    let count = format!("{updated} of {cells} cells have revision {}", latest.unwrap_or("none"));
+    match accepted {
+        Err(refusal) => vec![
+            statement(
+                "Ready",
+                false,
+                "InvalidTemplate",
+                format!("{refusal}; cells keep the revision that they have"),
+            ),
+            statement("Reconciling", false, "Refused", "nothing is under way"),
+            statement("Stalled", true, "InvalidTemplate", refusal.to_string()),
+        ],
+        Ok(()) => vec![
+            statement("Ready", true, "Accepted", count.clone()),
+            statement(
+                "Reconciling",
+                updated < cells,
+                if updated < cells { "RollingOut" } else { "UpToDate" },
+                count,
+            ),
+            statement("Stalled", false, "Moving", "nothing stands in the way"),
+        ],
+    }
+}
+
+async fn write(
+    context: &Context,
+    template: &CellTemplate,
+    status: &CellTemplateStatus,
+    written: &mut HashMap<String, (Option<String>, Value)>,
+) -> Result<(), Error> {
+    let value = json!(status);
+    let uid = template.metadata.uid.clone().unwrap_or_default();
+    let version = template.metadata.resource_version.clone();
+    // A store that lags behind shows the version that the last write was decided on.
+    if template.status.as_ref() == Some(status)
+        || written.get(&uid) == Some(&(version.clone(), value.clone()))
+    {
+        return Ok(());
+    }
+    let resource = kinds::resource(names::GROUP, names::VERSION, "CellTemplate", "celltemplates");
+    context.writer.status(&resource, None, &template.name_any(), &value).await?;
+    written.insert(uid, (version, value));
+    Ok(())
+}
+
+async fn prune(
+    context: &Context,
+    template: &str,
+    revisions: &[Revision],
+    latest: Option<&str>,
+    cells: &[Cell],
+) -> Result<(), Error> {
+    let mut in_use: Vec<&str> = latest.into_iter().collect();
+    for status in cells.iter().filter_map(|cell| cell.status.as_ref()) {
+        in_use.extend(status.current_revision.as_deref());
+        in_use.extend(status.update_revision.as_deref());
+    }
+    let stored = stored(context, template);
+    for gone in revision::superfluous(revisions, &in_use) {
+        if let Some(object) = stored.iter().find(|stored| stored.name_any() == gone.name) {
+            remove(context, object).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Revisions outlive their template, because cells may still have them; they go when neither is left.
+async fn sweep(context: &Context) -> Result<(), Error> {
+    let cells = stores::readable(&context.stores.cells);
+    let gone = context.stores.revisions.state_filter(|stored| {
+        revision::template_of(stored).is_some_and(|template| {
+            let exists = context.stores.templates.find(|one| one.name_any() == template).is_some();
+            !exists && !cells.iter().any(|cell| cell.spec.template.as_deref() == Some(template))
+        })
+    });
+    for revision in gone {
+        remove(context, &revision).await?;
+    }
+    Ok(())
+}
+
+async fn remove(context: &Context, revision: &ControllerRevision) -> Result<(), Error> {
+    let uid = revision.metadata.uid.as_deref().unwrap_or_default();
+    context
+        .writer
+        .delete(&revision_resource(), Some(&context.config.namespace), &revision.name_any(), uid)
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::condition::{find, is_true};
+    use bulkhead_crds::{CellSpec, CellStatus, CellTemplateSpec};
+
+    use super::*;
+
+    fn cell(revision: &str) -> Cell {
+        let mut cell = Cell::new("a", CellSpec::default());
+        cell.status =
+            Some(CellStatus { current_revision: Some(revision.to_owned()), ..CellStatus::default() });
+        cell
+    }
+
+    #[test]
+    fn a_template_counts_its_cells_and_is_under_way_until_all_have_it() {
+        let template = CellTemplate::new("t", CellTemplateSpec::default());
+        let half = status(&template, Some("t-2"), &Ok(()), &[cell("t-1"), cell("t-2")]);
+        assert_eq!((half.cells, half.updated_cells), (Some(2), Some(1)));
+        assert!(is_true(&half.conditions, "Ready") && is_true(&half.conditions, "Reconciling"));
+        let whole = status(&template, Some("t-2"), &Ok(()), &[cell("t-2")]);
+        assert!(!is_true(&whole.conditions, "Reconciling"));
+    }
+
+    #[test]
+    fn a_refused_template_names_the_field_and_keeps_its_last_revision() {
+        let template = CellTemplate::new("t", CellTemplateSpec::default());
+        let refusal = Refusal::new("spec.objects[0].kind", "no".to_owned());
+        let status = status(&template, Some("t-1"), &Err(refusal), &[]);
+        assert_eq!(status.latest_revision.as_deref(), Some("t-1"));
+        let stalled = find(&status.conditions, "Stalled").expect("is stated");
+        assert!(stalled.message.starts_with("spec.objects[0].kind"), "{stalled:?}");
+    }
+}

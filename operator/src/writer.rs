@@ -1,0 +1,255 @@
+//! The one way to write to the cluster: every call checks at that moment that this process leads, and is counted.
+//! What to write is decided elsewhere.
+
+use bulkhead_crds::names;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::api::{
+    Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+};
+use kube::core::ApiResource;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use prometheus::{IntCounterVec, Opts, Registry};
+use serde_json::{Value, json};
+
+use crate::lease::Leadership;
+
+/// Why a write did not happen.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("this process no longer holds the lease, so it does not write {object}")]
+    NotLeader { object: String },
+    #[error("{verb} {object}: {}", message(.source))]
+    Api { verb: &'static str, object: String, source: Box<kube::Error> },
+}
+
+impl Error {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::NotLeader { .. } => "NotLeader",
+            Self::Api { .. } if self.is_refusal() => "ApplyRefused",
+            Self::Api { .. } => "ApiError",
+        }
+    }
+
+    /// HTTP status of the API server's answer, where there was one.
+    pub(crate) fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { source, .. } => code(source),
+            Self::NotLeader { .. } => None,
+        }
+    }
+
+    /// Whether trying the same again can only end the same: the object itself is not acceptable.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.code(), Some(400 | 403 | 413 | 422))
+    }
+}
+
+pub(crate) fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// What the API server said, without the wrapping.
+fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Writes to the cluster.
+#[derive(Clone)]
+pub(crate) struct Writer {
+    client: Client,
+    leadership: Leadership,
+    recorder: Recorder,
+    writes: IntCounterVec,
+}
+
+impl Writer {
+    /// # Errors
+    /// When the registry has the metric already.
+    pub(crate) fn new(
+        client: Client,
+        leadership: Leadership,
+        pod_name: &str,
+        registry: &Registry,
+    ) -> prometheus::Result<Self> {
+        let writes = IntCounterVec::new(
+            Opts::new("bulkhead_operator_writes_total", "Writes to the Kubernetes API, by verb and kind."),
+            &["verb", "kind"],
+        )?;
+        registry.register(Box::new(writes.clone()))?;
+        let reporter =
+            Reporter { controller: "bulkhead-operator".to_owned(), instance: Some(pod_name.to_owned()) };
+        Ok(Self { recorder: Recorder::new(client.clone(), reporter), client, leadership, writes })
+    }
+
+    /// A plain create: fails where the object exists.
+    ///
+    /// # Errors
+    /// Not leading, or what the API server said.
+    pub(crate) async fn create(
+        &self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        object: &Value,
+    ) -> Result<DynamicObject, Error> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let target = self.begin("create", resource, namespace, name)?;
+        let params = PostParams { field_manager: Some(names::MANAGER.to_owned()), ..PostParams::default() };
+        let typed: DynamicObject = serde_json::from_value(object.clone())
+            .map_err(|error| failed("create", &target, kube::Error::SerdeError(error)))?;
+        self.api(resource, namespace)
+            .create(&params, &typed)
+            .await
+            .map_err(|error| failed("create", &target, error))
+    }
+
+    /// Server-side apply with our field manager. Forced, because what others changed in our fields is drift.
+    ///
+    /// # Errors
+    /// Not leading, or what the API server said.
+    pub(crate) async fn apply(
+        &self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        object: &Value,
+    ) -> Result<DynamicObject, Error> {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let target = self.begin("apply", resource, namespace, name)?;
+        self.api(resource, namespace)
+            .patch(name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(object))
+            .await
+            .map_err(|error| failed("apply", &target, error))
+    }
+
+    /// Deletes that very object, by its UID; one that is gone already is no error.
+    ///
+    /// # Errors
+    /// Not leading, or what the API server said.
+    pub(crate) async fn delete(
+        &self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), Error> {
+        let target = self.begin("delete", resource, namespace, name)?;
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.api(resource, namespace).delete(name, &params).await {
+            Ok(_) => Ok(()),
+            // 409: the name is another object's now, which is not ours to delete.
+            Err(error) if matches!(code(&error), Some(404 | 409)) => Ok(()),
+            Err(error) => Err(failed("delete", &target, error)),
+        }
+    }
+
+    /// Merges metadata into that very version of an object.
+    ///
+    /// # Errors
+    /// Not leading, or what the API server said; a conflict when the object has changed since it was read.
+    pub(crate) async fn merge_metadata(
+        &self,
+        resource: &ApiResource,
+        name: &str,
+        resource_version: &str,
+        metadata: &Value,
+    ) -> Result<(), Error> {
+        let target = self.begin("patch", resource, None, name)?;
+        let mut patch = json!({"metadata": metadata});
+        patch["metadata"]["resourceVersion"] = json!(resource_version);
+        self.api(resource, None)
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map(|_| ())
+            .map_err(|error| failed("patch", &target, error))
+    }
+
+    /// Replaces what we say in an object's status.
+    ///
+    /// # Errors
+    /// Not leading, or what the API server said.
+    pub(crate) async fn status(
+        &self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        name: &str,
+        status: &Value,
+    ) -> Result<(), Error> {
+        let target = self.begin("status", resource, namespace, name)?;
+        let mut object = json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": name},
+            "status": status,
+        });
+        if let Some(namespace) = namespace {
+            object["metadata"]["namespace"] = json!(namespace);
+        }
+        self.api(resource, namespace)
+            .patch_status(name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(object))
+            .await
+            .map(|_| ())
+            .map_err(|error| failed("status", &target, error))
+    }
+
+    /// Tells what happened, after it happened. An Event that cannot be written is logged and nothing else.
+    pub(crate) async fn event(&self, warning: bool, reason: &str, note: String, about: &ObjectReference) {
+        let object = format!("an Event about {}", about.name.as_deref().unwrap_or_default());
+        tracing::info!(reason, note, kind = about.kind, name = about.name, "event");
+        if !self.leadership.holds() {
+            tracing::debug!(object, "not leading, so not written");
+            return;
+        }
+        self.writes.with_label_values(&["create", "Event"]).inc();
+        let event = Event {
+            type_: if warning { EventType::Warning } else { EventType::Normal },
+            reason: reason.to_owned(),
+            note: Some(note.chars().take(1000).collect()),
+            action: reason.to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, about).await {
+            tracing::warn!(%error, object, "could not be written");
+        }
+    }
+
+    fn begin(
+        &self,
+        verb: &'static str,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<String, Error> {
+        let object = match namespace {
+            Some(namespace) => format!("{} {namespace}/{name}", resource.kind),
+            None => format!("{} {name}", resource.kind),
+        };
+        if !self.leadership.holds() {
+            return Err(Error::NotLeader { object });
+        }
+        self.writes.with_label_values(&[verb, &resource.kind]).inc();
+        tracing::debug!(verb, object, "writing");
+        Ok(object)
+    }
+
+    fn api(&self, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
+            None => Api::all_with(self.client.clone(), resource),
+        }
+    }
+}
+
+fn failed(verb: &'static str, object: &str, source: kube::Error) -> Error {
+    Error::Api { verb, object: object.to_owned(), source: Box::new(source) }
+}
