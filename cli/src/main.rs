@@ -1,3 +1,61 @@
-//! Placeholder.
+//! `bulkhead`: what a person starts by hand. The demo today; each part that it starts is a library of its own.
 
-fn main() {}
+#![expect(clippy::print_stdout, reason = "a command line answers on its standard output")]
+
+mod demo;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bulkhead_process::{LogArgs, Shutdown, logs};
+use clap::{Parser, Subcommand};
+
+/// Cell-based architecture: full copies of your system behind a thin router.
+#[derive(Parser)]
+#[command(name = "bulkhead", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Three cells, a router and a little load on this machine, with a live table. No cluster needed.
+    Demo(demo::DemoArgs),
+    /// A router, as in the image; with `--source DIR` it needs no Kubernetes.
+    Router {
+        #[command(flatten)]
+        config: bulkhead_router::Config,
+        #[command(flatten)]
+        logs: LogArgs,
+    },
+    /// One cell of the demo: a sample service and the orchestrator in front of it.
+    #[command(hide = true)]
+    DemoCell(demo::CellArgs),
+}
+
+fn main() -> ExitCode {
+    let command = Arguments::parse().command;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(command))) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// False when it ran and found something wrong.
+async fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Demo(arguments) => demo::run(arguments).await,
+        Command::DemoCell(arguments) => demo::run_cell(arguments).await.map(|()| true),
+        Command::Router { config, logs } => {
+            let guard = logs::init(&logs);
+            guard.register(&config.registry)?;
+            bulkhead_router::run(config, Shutdown::on_signals()?).await.map(|()| true)
+        }
+    }
+}
