@@ -46,27 +46,28 @@ pub struct Built {
     pub digest: String,
 }
 
-/// Builds the programs with a cargo profile and packs them.
+/// Builds the programs with a cargo profile and packs them; with names in `only` (`router`, …) just those.
 ///
 /// # Errors
-/// When the target is missing, a program does not build, or an archive cannot be written.
-pub fn build(profile: &str, tag: &str) -> Result<Vec<Built>> {
+/// When a name is unknown, the target is missing, a program does not build, or an archive cannot be written.
+pub fn build(profile: &str, tag: &str, only: &[String]) -> Result<Vec<Built>> {
+    let wanted = chosen(only)?;
     let repository = repository()?;
     let folder = repository.join("target/images");
     let out = folder.join("out");
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     ensure_target()?;
     progress::step(&format!("building static programs (profile {profile})"), || {
-        compile(&repository, &folder, profile)
+        compile(&repository, &folder, profile, &wanted)
     })?;
     let programs = folder.join(TARGET).join(if profile == "dev" { "debug" } else { profile });
-    let pack_one = |(package, short): (&str, &str)| {
+    let pack_one = |(package, short)| {
         let name = format!("localhost/bulkhead/{short}:{tag}");
         let archive = out.join(format!("{short}.tar"));
         let digest = pack(&name, &programs.join(package), User::Nonroot, &archive)?;
         Ok(Built { name, archive, digest })
     };
-    PROGRAMS.into_iter().map(pack_one).collect()
+    wanted.into_iter().map(pack_one).collect()
 }
 
 /// Packs one program into an image that holds nothing else but the folders and users a program may ask for.
@@ -96,10 +97,19 @@ pub fn pack(name: &str, program: &Path, user: User, archive: &Path) -> Result<St
     tarball::write(&image, archive)
 }
 
-fn compile(repository: &Path, folder: &Path, profile: &str) -> Result<()> {
+fn chosen(only: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
+    let known = PROGRAMS.map(|(_, short)| short);
+    if let Some(unknown) = only.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("there is no image {unknown:?}; there are {}", known.join(", "));
+    }
+    let wanted = |short: &str| only.is_empty() || only.iter().any(|name| name == short);
+    Ok(PROGRAMS.into_iter().filter(|(_, short)| wanted(short)).collect())
+}
+
+fn compile(repository: &Path, folder: &Path, profile: &str, programs: &[(&str, &str)]) -> Result<()> {
     let mut cargo = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), ["build"]);
     cargo.args(["--target", TARGET, "--profile", profile]);
-    for (package, _) in PROGRAMS {
+    for (package, _) in programs {
         cargo.args(["--package", package]);
     }
     let variable = TARGET.replace('-', "_");
@@ -132,4 +142,22 @@ fn ensure_target() -> Result<()> {
 fn repository() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().map(Path::to_owned).context("this crate is in a folder of the repository")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_images_are_built_unless_some_are_named() {
+        let check = |only: &[&str], expected: &[&str]| {
+            let only: Vec<_> = only.iter().map(|name| (*name).to_owned()).collect();
+            let names: Vec<_> = chosen(&only).unwrap().into_iter().map(|(_, short)| short).collect();
+            assert_eq!(names, expected);
+        };
+        check(&[], &["operator", "router", "cell-runtime", "sample"]);
+        check(&["sample", "router"], &["router", "sample"]);
+        let failure = chosen(&["rooter".to_owned()]).unwrap_err().to_string();
+        assert!(failure.contains("rooter") && failure.contains("cell-runtime"), "{failure}");
+    }
 }

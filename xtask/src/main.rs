@@ -104,6 +104,9 @@ struct Images {
     /// The images' tag.
     #[arg(long, default_value = "dev")]
     tag: String,
+    /// Only this image: operator, router, cell-runtime or sample; may be given more than once.
+    #[arg(long, value_name = "IMAGE")]
+    only: Vec<String>,
     /// Load them into this cluster as well.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "dev")]
     load: Option<ClusterName>,
@@ -166,7 +169,7 @@ fn show_status(name: &ClusterName, json: bool) -> Result<ExitCode> {
 }
 
 fn build_images(wanted: &Images) -> Result<()> {
-    let built = images::build(&wanted.profile, &wanted.tag)?;
+    let built = images::build(&wanted.profile, &wanted.tag, &wanted.only)?;
     for image in &built {
         println!("{}  {}  {}", image.name, image.digest, image.archive.display());
     }

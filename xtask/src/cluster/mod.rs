@@ -51,6 +51,11 @@ pub fn up(wanted: &Wanted) -> Result<State> {
     let state = State::of(&wanted.name)?;
     if wanted.provider == Provider::Kind {
         kind::check()?;
+        if wanted.nodes.is_some() {
+            bail!(
+                "--nodes is for the provider `local`; with kind, kind-config.yaml says which nodes there are"
+            );
+        }
         let record = state.claim(wanted.provider, None)?;
         kind::up(&state, &record)?;
         return Ok(state);

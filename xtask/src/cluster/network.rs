@@ -115,8 +115,10 @@ fn port(place: Place) -> String {
 /// that enforce policies.
 fn forward(namespace: &str) -> Result<()> {
     let enter = format!("--net=/run/netns/{namespace}");
-    let settings = ["net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1"];
-    let words = [enter.as_str(), "sysctl", "-q", "-w"].into_iter().chain(settings);
+    // Written by a shell, because the program for it is not on every machine.
+    let script = "for setting; do echo 1 > /proc/sys/net/$setting || exit 1; done";
+    let settings = ["ipv4/ip_forward", "bridge/bridge-nf-call-iptables"];
+    let words = [enter.as_str(), "sh", "-c", script, "sh"].into_iter().chain(settings);
     output(&mut command("nsenter", words))
         .map(drop)
         .context("a node cannot forward packets; the kernel needs the module br_netfilter")
