@@ -3,12 +3,32 @@
 use std::net::SocketAddr;
 
 use bulkhead_process::logs::LogArgs;
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use kube::core::ApiResource;
 
 /// Turns Cells into isolated namespaces with their workload, rolls templates out cell by cell, and reports.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "bulkhead-operator", version)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub config: Config,
+}
+
+/// What to do instead of operating.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Command {
+    /// Fail while Cells exist: without the operator nothing would ever drain and remove them.
+    PreDeleteCheck {
+        /// Only warn.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Flags of the operator itself.
+#[derive(clap::Args, Clone, Debug)]
 pub struct Config {
     /// Namespace that the operator itself runs in: its lease and the revisions of templates are kept there.
     #[arg(long, env = "POD_NAMESPACE", default_value = "bulkhead-system")]
@@ -17,7 +37,7 @@ pub struct Config {
     #[arg(long, env = "POD_NAME", default_value = "bulkhead-operator")]
     pub pod_name: String,
     /// Image of the cell-runtime.
-    #[arg(long, env = "CELL_RUNTIME_IMAGE")]
+    #[arg(long, env = "CELL_RUNTIME_IMAGE", default_value = "localhost/bulkhead/cell-runtime:dev")]
     pub cell_runtime_image: String,
     #[arg(long, value_enum, default_value_t)]
     pub image_pull_policy: PullPolicy,
@@ -53,7 +73,9 @@ impl Config {
     }
 }
 
+/// When images are pulled, in Kubernetes' own words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
 pub enum PullPolicy {
     Always,
     #[default]
@@ -100,7 +122,7 @@ mod tests {
     #[test]
     fn the_flags_are_consistent_and_a_kind_needs_four_parts() {
         use clap::CommandFactory;
-        Config::command().debug_assert();
+        Args::command().debug_assert();
         assert_eq!(
             parse_kind("apps/v1/DaemonSet/daemonsets").map(|kind| kind.api_version),
             Ok("apps/v1".to_owned())

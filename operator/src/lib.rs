@@ -1,6 +1,7 @@
 //! The operator: turns Cells into isolated namespaces with their workload, rolls templates out cell by cell, and keeps
 //! every status. It is not on the path of any request.
 
+mod ask;
 mod cell;
 mod clock;
 mod compare;
@@ -8,6 +9,8 @@ mod conditions;
 mod config;
 mod kinds;
 mod lease;
+mod orchestrators;
+mod pre_delete;
 mod revision;
 mod rollout;
 mod routing_status;
@@ -16,5 +19,6 @@ mod stores;
 mod template;
 mod writer;
 
-pub use config::{Config, PullPolicy, Unenforced};
+pub use config::{Args, Command, Config, PullPolicy, Unenforced};
+pub use pre_delete::pre_delete_check;
 pub use running::run;

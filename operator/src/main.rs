@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bulkhead_operator::Config;
+use bulkhead_operator::{Args, Command, Config};
 use bulkhead_process::logs;
 use bulkhead_process::shutdown::Shutdown;
 use clap::Parser;
@@ -10,9 +10,13 @@ use prometheus::Registry;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let config = Config::parse();
+    let Args { command, config } = Args::parse();
     let log_guard = logs::init(&config.logs);
-    match start(config, &log_guard).await {
+    let ended = match command {
+        Some(Command::PreDeleteCheck { force }) => bulkhead_operator::pre_delete_check(force).await,
+        None => start(config, &log_guard).await,
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "the operator ends");

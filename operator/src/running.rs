@@ -16,6 +16,7 @@ use crate::cell::{self, Context};
 use crate::config::Config;
 use crate::kinds::Kinds;
 use crate::lease::{Candidate, Leadership};
+use crate::orchestrators;
 use crate::routing_status;
 use crate::routing_status::snapshot::Snapshot;
 use crate::stores::{Changes, Stores};
@@ -98,14 +99,17 @@ fn lead(
     };
     let (stores, cells) = Stores::start(&client, &config, &kinds, &changes);
     let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
+    let (hear, voices) = watch::channel(Arc::default());
     let (pending, is_pending) = watch::channel(true);
-    let context = Arc::new(Context::new(client, config, kinds, writer, Arc::clone(&stores), snapshots));
+    let context =
+        Arc::new(Context::new(client, config, kinds, writer, Arc::clone(&stores), snapshots, voices));
     let (routing, templates) = (changes.routing.subscribe(), changes.templates.subscribe());
     Ok(async move {
         tokio::select! {
             () = cell::run(Arc::clone(&context), cells, looked) => {}
             () = template::controller::run(Arc::clone(&context), templates) => {}
             () = routing_status::run(Arc::clone(&context), routing, pending) => {}
+            () = orchestrators::run(Arc::clone(&stores), changes.clone(), hear) => {}
             () = routing_status::poll::run(stores, changes, publish, is_pending, clock) => {}
         }
     })

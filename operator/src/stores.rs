@@ -37,6 +37,8 @@ pub(crate) struct Stores {
     pub revisions: Store<ControllerRevision>,
     pub router_pods: Store<Pod>,
     pub api_server: Store<EndpointSlice>,
+    /// Addresses of the cells' orchestrators.
+    pub orchestrators: Store<EndpointSlice>,
     pub namespaces: Store<Namespace>,
     /// What the operator made in cells' namespaces, by kind.
     pub objects: Vec<Store<DynamicObject>>,
@@ -120,6 +122,11 @@ impl Stores {
                 Tell::Nobody,
                 move |_: &EndpointSlice| every.state().iter().map(|cell| cell.name_any()).collect(),
             ),
+            orchestrators: follow.all(
+                all().labels(&format!("kubernetes.io/service-name={}", names::CELL_RUNTIME)),
+                Tell::Nobody,
+                |slice: &EndpointSlice| cell_of(slice),
+            ),
             objects: kinds.iter().map(|kind| follow.kind(&kind.resource, ours())).collect(),
             cells,
         };
@@ -142,6 +149,7 @@ impl Stores {
             self.revisions.wait_until_ready(),
             self.router_pods.wait_until_ready(),
             self.api_server.wait_until_ready(),
+            self.orchestrators.wait_until_ready(),
             self.namespaces.wait_until_ready(),
         );
         for store in &self.objects {

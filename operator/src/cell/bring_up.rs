@@ -92,6 +92,7 @@ fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timest
         health: judge(&observed.objects, &observed.failures, |key, object| {
             context.memory.is_stale(&namespace, key, object)
         }),
+        voices: observed.voices.clone(),
         objects: observed.objects.len(),
         weight: shift::weight_without_ours(cell, &observed.shifts, now),
         shifted: made.is_some(),

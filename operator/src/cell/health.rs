@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bulkhead_crds::names;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
@@ -18,8 +17,6 @@ pub(crate) struct Health {
     pub forbidden: Option<(&'static str, String)>,
     /// Objects that run pods.
     pub workloads: usize,
-    /// Ready pods of the orchestrator, and how many there should be.
-    pub orchestrators: (i64, i64),
 }
 
 /// Judges the objects of a cell. `stale` says whether an object is older than what we last applied, so that nothing is
@@ -38,10 +35,6 @@ pub(super) fn judge(
             _ => continue,
         };
         health.workloads += 1;
-        if key.name == names::CELL_RUNTIME {
-            let (spec, status) = (&object.data["spec"], &object.data["status"]);
-            health.orchestrators = (count(&status["readyReplicas"], 0), count(&spec["replicas"], 1));
-        }
         let what = format!("{} {}", key.kind, key.name);
         match verdict {
             _ if stale(key, object) => health.incomplete.push(format!("{what} was just changed")),

@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
 use crate::kinds::{self, Kinds};
+use crate::orchestrators;
 use crate::routing_status::snapshot::Snapshot;
 use crate::stores::{Cells, Guard, Stores};
 use crate::writer::{self, Writer};
@@ -62,6 +63,7 @@ pub(crate) struct Context {
     pub writer: Writer,
     pub stores: Arc<Stores>,
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub voices: watch::Receiver<Arc<orchestrators::All>>,
     pub memory: apply::Memory,
     pub written: status::Written,
     /// Held while a cell begins its update, so that two never begin together.
@@ -77,6 +79,7 @@ impl Context {
         writer: Writer,
         stores: Arc<Stores>,
         snapshot: watch::Receiver<Arc<Snapshot>>,
+        voices: watch::Receiver<Arc<orchestrators::All>>,
     ) -> Self {
         Self {
             client,
@@ -85,6 +88,7 @@ impl Context {
             writer,
             stores,
             snapshot,
+            voices,
             memory: apply::Memory::default(),
             written: status::Written::default(),
             beginning: tokio::sync::Mutex::new(()),

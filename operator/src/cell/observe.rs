@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Context;
 use super::desired::{ApiServer, Key};
+use crate::orchestrators::Voices;
 use crate::revision::{self, Revision};
 use crate::routing_status::snapshot::Snapshot;
 use crate::stores;
@@ -27,6 +28,8 @@ pub(crate) struct Observed {
     pub siblings: Vec<Cell>,
     pub shifts: Vec<TrafficShift>,
     pub snapshot: Arc<Snapshot>,
+    /// What the cell's orchestrators say; None before they have addresses.
+    pub voices: Option<Voices>,
     pub api_server: Vec<ApiServer>,
     /// The longest drain time-out of any Router, in milliseconds.
     pub drain_timeout_ms: i64,
@@ -59,6 +62,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         siblings: stores::readable(&stores.cells),
         shifts: stores::readable(&stores.shifts),
         snapshot: context.snapshot.borrow().clone(),
+        voices: context.voices.borrow().get(cell.name()).cloned(),
         api_server: api_server(context),
         drain_timeout_ms: drain_timeout_ms(context),
         pods: None,

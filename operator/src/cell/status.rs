@@ -15,6 +15,7 @@ use super::validate::Problem;
 use super::{Context, Error};
 use crate::clock;
 use crate::conditions::{Statement, state, statement};
+use crate::orchestrators::Voices;
 use crate::rollout::Step;
 use crate::routing_status::snapshot::CellTraffic;
 
@@ -34,6 +35,7 @@ pub(crate) struct Report {
     /// Why it stays at its own revision for good, though it runs well with it.
     pub held: Option<Problem>,
     pub health: Health,
+    pub voices: Option<Voices>,
     /// Objects that were written in this pass, so that what was observed is out of date.
     pub wrote: usize,
     pub objects: usize,
@@ -161,7 +163,6 @@ fn workload(report: &Report) -> Statement {
 }
 
 fn orchestrator(report: &Report) -> Statement {
-    let (ready, wanted) = report.health.orchestrators;
     if report.external {
         return match &report.traffic.out_reason {
             _ if report.traffic.sending > 0 => {
@@ -176,19 +177,18 @@ fn orchestrator(report: &Report) -> Statement {
             }
         };
     }
-    if ready > 0 {
-        statement("OrchestratorReady", true, "Ready", format!("{ready} of {wanted} orchestrators are ready"))
-    } else {
-        // What routers hear from the orchestrators themselves says more than their pods' state.
-        let heard =
-            report.traffic.out_reason.as_deref().filter(|reason| !["Ready", "Drained"].contains(reason));
-        let why = heard.map_or_else(String::new, |reason| format!("; routers hear {reason}"));
-        statement(
-            "OrchestratorReady",
-            false,
-            "NotReady",
-            format!("none of {wanted} orchestrators is ready{why}"),
-        )
+    match &report.voices {
+        None => statement("OrchestratorReady", false, "NoEndpoints", "no orchestrator has an address yet"),
+        Some(voices) if voices.ready > 0 => {
+            let count = format!("{} of {} orchestrators say ready", voices.ready, voices.pods);
+            statement("OrchestratorReady", true, "Ready", count)
+        }
+        Some(voices) => {
+            let reason = if voices.reason.is_empty() { "NotReady" } else { &voices.reason };
+            let message =
+                if voices.message.is_empty() { "no orchestrator says ready" } else { &voices.message };
+            statement("OrchestratorReady", false, reason, message)
+        }
     }
 }
 
@@ -377,6 +377,7 @@ pub(crate) async fn write_leaving(
         current_revision: last.current_revision,
         update_revision: last.update_revision,
         health: judge(&observed.objects, &[], |_, _| false),
+        voices: observed.voices.clone(),
         objects: observed.objects.len(),
         traffic: traffic.clone(),
         drained: traffic.is_drained(),
@@ -396,7 +397,8 @@ mod tests {
     fn running() -> Report {
         Report {
             namespace: Some("cell-a".to_owned()),
-            health: Health { workloads: 2, orchestrators: (2, 2), ..Health::default() },
+            health: Health { workloads: 2, ..Health::default() },
+            voices: Some(Voices { pods: 2, answering: 2, ready: 2, ..Voices::default() }),
             objects: 12,
             traffic: CellTraffic {
                 known: true,

@@ -8,22 +8,17 @@ use std::time::Duration;
 
 use bulkhead_crds::{Router, names};
 use bulkhead_process::clock::Monotonic;
-use bulkhead_process::connect::{Connector, http1};
 use bulkhead_protocol::{Serving, serving};
-use bytes::Bytes;
 use futures::future::join_all;
-use http::Request;
-use http_body_util::{BodyExt, Empty, Limited};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::sync::watch;
 
 use super::snapshot::{RouterPod, Snapshot};
+use crate::ask::fetch;
 use crate::stores::{self, Changes, Stores};
 
 const ADMIN_PORT: u16 = 9090;
-const CONNECT: Duration = Duration::from_millis(500);
-const ANSWER: Duration = Duration::from_secs(2);
 /// An answer of 1,000 cells and 40,000 rules is a few megabytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 /// While something is pending, and while nothing is.
@@ -120,26 +115,8 @@ fn address(pod: &Pod) -> Option<SocketAddr> {
 }
 
 async fn ask(address: SocketAddr) -> Result<Serving, String> {
-    let asking = async {
-        let stream = Connector::plain().connect(address, CONNECT).await.map_err(|error| error.to_string())?;
-        let mut sender = http1(stream).await.map_err(|error| error.to_string())?;
-        let request = Request::get(serving::PATH)
-            .header("host", address.to_string())
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        if !response.status().is_success() {
-            return Err(format!("{address} answers {}", response.status()));
-        }
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await
-            .map_err(|error| error.to_string())?;
-        serde_json::from_slice(&body.to_bytes()).map_err(|error| format!("{address}: {error}"))
-    };
-    tokio::time::timeout(ANSWER, asking)
-        .await
-        .unwrap_or_else(|_| Err(format!("{address} does not answer in time")))
+    let body = fetch(address, serving::PATH, MAX_ANSWER).await?;
+    serde_json::from_slice(&body).map_err(|error| format!("{address}: {error}"))
 }
 
 fn assemble(pods: &[Arc<Pod>], routers: &[Router], known: &HashMap<String, Known>, now: u64) -> Snapshot {

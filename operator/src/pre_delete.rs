@@ -1,0 +1,61 @@
+//! The check before an uninstallation: while Cells exist the operator must stay, because only it can drain and remove
+//! them. Who runs it is the chart's affair.
+
+use std::io::Write;
+
+use anyhow::{Context as _, bail};
+use bulkhead_crds::Cell;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+
+use crate::writer::code;
+
+/// Names that a message lists at most.
+const NAMED: usize = 10;
+
+/// # Errors
+/// Cells exist and `force` is not set, or they could not be listed.
+pub async fn pre_delete_check(force: bool) -> anyhow::Result<()> {
+    let client = Client::try_default().await.context("no way to the Kubernetes API is configured")?;
+    let cells = match Api::<Cell>::all(client).list_metadata(&ListParams::default()).await {
+        Ok(cells) => cells.items.iter().map(ResourceExt::name_any).collect(),
+        // Without the definition there are no Cells.
+        Err(error) if code(&error) == Some(404) => Vec::new(),
+        Err(error) => return Err(error).context("Cells could not be listed"),
+    };
+    let Some(message) = refusal(&cells) else { return Ok(()) };
+    // The log may be JSON; this line is for the person who reads the hook's output.
+    writeln!(std::io::stderr(), "{message}")?;
+    if force {
+        tracing::warn!(message, "uninstalled all the same");
+        return Ok(());
+    }
+    bail!(message)
+}
+
+fn refusal(cells: &[String]) -> Option<String> {
+    if cells.is_empty() {
+        return None;
+    }
+    let mut names = cells.iter().take(NAMED).cloned().collect::<Vec<_>>().join(" ");
+    if cells.len() > NAMED {
+        names.push_str(&format!(" and {} more", cells.len() - NAMED));
+    }
+    Some(format!(
+        "Cells exist, and without the operator they are never drained and removed: {names}. Delete them first: kubectl \
+         delete cell --all; or go on all the same: helm upgrade with --set uninstall.force=true, then uninstall"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_names_ten_cells_and_counts_the_rest() {
+        assert_eq!(refusal(&[]), None);
+        let cells: Vec<String> = (0..12).map(|number| format!("cell{number}")).collect();
+        let message = refusal(&cells).expect("refuses");
+        assert!(message.contains("cell9 and 2 more") && !message.contains("cell10"), "{message}");
+    }
+}
