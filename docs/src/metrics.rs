@@ -1,0 +1,78 @@
+//! `reference/metrics.md`: every metric, read from the sources where it is named. A metric with labels is unknown to its
+//! registry until it is first counted, so running programs could not be asked.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use regex::Regex;
+
+const OPENING: &str = "\
+<!-- Made from the sources; `BLESS=1 cargo test -p bulkhead-docs` refreshes it. -->
+
+# Metrics
+
+At `/metrics` of the admin port, 9090, in the text format of Prometheus. No label has more values than there are cells, listeners, services or
+reasons ([reasons.md](reasons.md)); none is a key or an id.
+";
+
+/// A name, its help, and perhaps its labels, as they are written in a call.
+const METRIC: &str = r#""(bulkhead_[a-z0-9_]+)",\s*"([^"]+)"(?:,?\s*\)?(?:\s*\.buckets\(\w+\.to_vec\(\)\))?,?\s*(&\[[^\]]*\]|"[a-z_]+"))?"#;
+
+struct Metric {
+    help: String,
+    labels: String,
+}
+
+#[test]
+fn the_reference_names_every_metric() {
+    let mut page = OPENING.to_owned();
+    for (program, folder) in [
+        ("bulkhead-operator", "operator"),
+        ("bulkhead-router", "router"),
+        ("bulkhead-cell-runtime", "cell-runtime"),
+        ("every program", "process"),
+    ] {
+        let metrics = metrics(folder);
+        assert!(!metrics.is_empty(), "{folder} has no metric that this finds");
+        table(&mut page, program, &metrics).expect("a String takes all text");
+    }
+    crate::check("metrics.md", &page);
+}
+
+fn table(page: &mut String, program: &str, metrics: &BTreeMap<String, Metric>) -> std::fmt::Result {
+    writeln!(page, "\n## {program}\n\n| metric | labels | meaning |\n|---|---|---|")?;
+    for (name, Metric { help, labels }) in metrics {
+        writeln!(page, "| `{name}` | {labels} | {help} |")?;
+    }
+    Ok(())
+}
+
+fn metrics(folder: &str) -> BTreeMap<String, Metric> {
+    let metric = Regex::new(METRIC).expect("the pattern is legal");
+    let mut found = BTreeMap::new();
+    visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder).join("src"), &mut |text| {
+        let shipped = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        for captures in metric.captures_iter(shipped) {
+            let labels = captures.get(3).map(|labels| labels.as_str()).unwrap_or_default();
+            let labels = labels.trim_start_matches("&[").trim_end_matches(']').replace('"', "`");
+            found.insert(captures[1].to_owned(), Metric { help: captures[2].to_owned(), labels });
+        }
+        // Nothing that is named may be missed because it is written in another way.
+        let named = Regex::new(r#""bulkhead_[a-z0-9_]+""#).expect("the pattern is legal");
+        let count = (named.find_iter(shipped).count(), metric.captures_iter(shipped).count());
+        assert_eq!(count.0, count.1, "a metric's help is to follow its name, in {shipped}");
+    });
+    found
+}
+
+fn visit(folder: &Path, found: &mut impl FnMut(&str)) {
+    for entry in std::fs::read_dir(folder).expect("the sources are there") {
+        let path = entry.expect("the folder can be read").path();
+        if path.is_dir() {
+            visit(&path, found);
+        } else {
+            found(&std::fs::read_to_string(&path).expect("sources are text"));
+        }
+    }
+}
