@@ -4,6 +4,8 @@
 mod condition;
 pub mod decide;
 pub mod explain;
+#[cfg(test)]
+mod fixture;
 pub mod health;
 mod json;
 pub mod request;

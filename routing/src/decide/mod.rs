@@ -4,6 +4,8 @@
 mod choose;
 mod hash;
 mod matching;
+#[cfg(test)]
+mod tests;
 
 use bulkhead_protocol::Reason;
 

@@ -16,7 +16,7 @@ pub type Pod = Arc<str>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The pod is among the cell's endpoints now.
+    /// The pod is among the cell's endpoints now. What is said of others is not heard.
     PodAdded(Pod),
     /// The pod is no endpoint of the cell any more.
     PodRemoved(Pod),
@@ -198,13 +198,15 @@ impl State {
         }
     }
 
-    fn pod(&mut self, pod: &Pod, now_ms: u64) -> &mut PodHealth {
-        // A line may come before the list of endpoints that names its pod.
-        let place = self.pods.iter().position(|known| known.pod == *pod).unwrap_or_else(|| {
-            self.pods.push(PodHealth::new(Arc::clone(pod), now_ms));
-            self.pods.len() - 1
-        });
-        &mut self.pods[place]
+    fn lose(&mut self, pod: &Pod, how: Lost) {
+        if let Some(pod) = self.pod(pod) {
+            pod.lost = Some(how);
+        }
+    }
+
+    /// None for a pod that is no endpoint of the cell: a stream may outlive its place in the list.
+    fn pod(&mut self, pod: &Pod) -> Option<&mut PodHealth> {
+        self.pods.iter_mut().find(|known| known.pod == *pod)
     }
 }
 
@@ -237,19 +239,20 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Vec<Effect>)
 
 fn take_in(state: &mut State, event: Event, now_ms: u64) {
     match event {
-        Event::PodAdded(pod) => {
-            state.pod(&pod, now_ms);
-        }
+        Event::PodAdded(pod) if state.pod(&pod).is_none() => state.pods.push(PodHealth::new(pod, now_ms)),
+        Event::PodAdded(_) | Event::StreamEnded(_) => {}
         Event::PodRemoved(pod) => state.pods.retain(|known| known.pod != pod),
         Event::Verdict { pod, ready, reason, ready_for_ms } => {
-            let pod = state.pod(&pod, now_ms);
+            let Some(pod) = state.pod(&pod) else { return };
             pod.said = Some(if ready { Ok(()) } else { Err(reason) });
             pod.hear(ready_for_ms, now_ms);
         }
-        Event::Beat { pod, ready_for_ms } => state.pod(&pod, now_ms).hear(ready_for_ms, now_ms),
-        Event::Silence(pod) => state.pod(&pod, now_ms).lost = Some(Lost::Silent),
-        Event::Refused(pod) => state.pod(&pod, now_ms).lost = Some(Lost::Refused),
-        Event::StreamEnded(_) => {}
+        Event::Beat { pod, ready_for_ms } => {
+            let Some(pod) = state.pod(&pod) else { return };
+            pod.hear(ready_for_ms, now_ms);
+        }
+        Event::Silence(pod) => state.lose(&pod, Lost::Silent),
+        Event::Refused(pod) => state.lose(&pod, Lost::Refused),
         Event::OperatorShift(shifted) => {
             if state.shifted && !shifted {
                 state.let_in_ms = Some(now_ms);

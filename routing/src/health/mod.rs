@@ -4,6 +4,8 @@
 mod cell;
 mod fleet;
 mod observer;
+#[cfg(test)]
+mod stories;
 
 pub use cell::{Effect, Event, Pod, Standing, State, step};
 pub use fleet::Fleet;

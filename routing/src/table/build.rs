@@ -30,7 +30,7 @@ pub struct Inputs<'a> {
 #[derive(Debug, Default)]
 pub struct Build {
     pub table: Table,
-    /// One for each reference of a policy to this Router.
+    /// One for each reference of a policy to this Router, by namespace, name and reference.
     pub verdicts: Vec<ParentVerdict>,
     pub shifts: Vec<ShiftVerdict>,
 }
@@ -48,7 +48,8 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
     for policy in in_order(&inputs.policies) {
         builder.add_policy(inputs.router, policy);
     }
-    let Builder { mut table, alternatives, verdicts, .. } = builder;
+    let Builder { mut table, alternatives, mut verdicts, .. } = builder;
+    verdicts.sort_by(|a, b| (&a.namespace, &a.name, &a.parent).cmp(&(&b.namespace, &b.name, &b.parent)));
     for (listener, alternatives) in table.listeners.iter_mut().zip(alternatives) {
         listener.index = Index::new(alternatives);
     }

@@ -5,6 +5,8 @@ mod draft;
 mod index;
 mod ranges;
 mod shift;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::collections::HashMap;

@@ -1,0 +1,469 @@
+//! Stories of cells that fail and return, told to a whole fleet as a router would, and what their shares do meanwhile.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::decide::{CellStates, CellView, shares};
+use crate::fixture::{World, the_rule};
+use crate::table::{CellIndex, Table};
+
+const TICK_MS: u64 = 50;
+const BEAT_MS: u64 = 250;
+
+/// A router with its table and fleet, and pods that beat: pod `a-0` is the first of cell `a`.
+struct Story {
+    table: Table,
+    fleet: Fleet,
+    now_ms: u64,
+    pods: Vec<Speaker>,
+    /// Changes of any cell, in order, such as `50 a out Silent`.
+    told: Vec<String>,
+    doubts: usize,
+}
+
+/// A pod as it really is.
+struct Speaker {
+    cell: String,
+    pod: Pod,
+    ready: bool,
+    speaks: bool,
+    ready_since_ms: i64,
+}
+
+impl CellStates for Story {
+    fn state(&self, cell: CellIndex) -> CellView {
+        let state = self.fleet.get(&self.table.cell(cell).name).expect("a cell of the table");
+        state.view(self.table.cell_weight(cell, 0), self.now_ms)
+    }
+
+    fn now_unix_ms(&self) -> u64 {
+        0
+    }
+}
+
+impl Story {
+    /// Cells `a`, `b` and so on with one pod each, ready for an hour, heard from the start.
+    fn new(groups: &[&[(&str, u32)]]) -> Self {
+        let mut story = Self::unheard(groups);
+        story.speak();
+        story.told.clear();
+        story
+    }
+
+    fn unheard(groups: &[&[(&str, u32)]]) -> Self {
+        let table = World::with_groups(groups).table();
+        let mut fleet = Fleet::default();
+        let now_ms = 5_000;
+        fleet.sync(table.cells().map(|(_, cell)| &cell.name), now_ms);
+        let mut story = Self { table, fleet, now_ms, pods: Vec::new(), told: Vec::new(), doubts: 0 };
+        let names: Vec<String> = story.table.cells().map(|(_, cell)| cell.name.to_string()).collect();
+        for cell in names {
+            story.add_pod(&cell, &format!("{cell}-0"));
+        }
+        story
+    }
+
+    fn add_pod(&mut self, cell: &str, pod: &str) {
+        let pod: Pod = pod.into();
+        let (ready, speaks, ready_since_ms) = (true, true, -3_600_000);
+        self.event(cell, Event::PodAdded(Arc::clone(&pod)));
+        self.pods.push(Speaker { cell: cell.to_owned(), pod, ready, speaks, ready_since_ms });
+    }
+
+    fn event(&mut self, cell: &str, event: Event) {
+        let effects = self.fleet.event(cell, event, self.now_ms);
+        self.tell(cell, effects);
+    }
+
+    fn tell(&mut self, cell: &str, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::In => self.told.push(format!("{cell} in")),
+                Effect::Out { reason } => self.told.push(format!("{cell} out {reason}")),
+                Effect::PodsChanged => {}
+            }
+        }
+    }
+
+    fn speaker(&mut self, pod: &str) -> &mut Speaker {
+        self.pods.iter_mut().find(|speaker| &*speaker.pod == pod).expect("a pod of the story")
+    }
+
+    /// The orchestrator changes its mind, and says so at once if it speaks.
+    fn ready(&mut self, pod: &str, ready: bool) {
+        let now = self.now_ms as i64;
+        let speaker = self.speaker(pod);
+        if speaker.ready != ready {
+            speaker.ready_since_ms = now;
+        }
+        speaker.ready = ready;
+        let (cell, verdict) = (speaker.cell.clone(), verdict(speaker, now));
+        if speaker.speaks {
+            self.event(&cell, verdict);
+        }
+    }
+
+    /// Every pod that speaks says how it is.
+    fn speak(&mut self) {
+        let now = self.now_ms as i64;
+        let speaking = self.pods.iter().filter(|speaker| speaker.speaks);
+        let said: Vec<_> = speaking.map(|speaker| (speaker.cell.clone(), verdict(speaker, now))).collect();
+        for (cell, verdict) in said {
+            self.event(&cell, verdict);
+        }
+    }
+
+    fn tick(&mut self, late_ms: u64) {
+        let (doubt, effects) = self.fleet.tick(late_ms, self.now_ms);
+        self.doubts += usize::from(doubt == Doubt::ObserverStalled { began: true });
+        for (cell, effect) in effects {
+            self.tell(&cell, vec![effect]);
+        }
+    }
+
+    /// Time passes with its ticks and beats; `each` sees every tick.
+    fn watch(&mut self, millis: u64, mut each: impl FnMut(&Self)) {
+        let end = self.now_ms + millis;
+        while self.now_ms < end {
+            self.now_ms += TICK_MS;
+            if self.now_ms.is_multiple_of(BEAT_MS) {
+                self.speak();
+            }
+            self.tick(0);
+            each(self);
+        }
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.watch(millis, |_| {});
+    }
+
+    /// Share of the cell in percent, rounded.
+    fn share(&self, cell: &str) -> u32 {
+        let index = self.table.cell_named(cell).expect("a cell of the table");
+        let shares = shares(the_rule(&self.table), self);
+        let share = shares.iter().find(|(cell, _)| *cell == index).expect("a cell of the rule").1;
+        (share + 5_000) / 10_000
+    }
+
+    fn check_told(&mut self, expected: &[&str]) {
+        assert_eq!(std::mem::take(&mut self.told), expected);
+    }
+}
+
+fn verdict(speaker: &Speaker, now_ms: i64) -> Event {
+    let ready_for_ms = if speaker.ready { (now_ms - speaker.ready_since_ms) as u64 } else { 0 };
+    let reason = if speaker.ready { "Ready" } else { "ServiceNotReady" };
+    Event::Verdict {
+        pod: Arc::clone(&speaker.pod),
+        ready: speaker.ready,
+        reason: reason.to_owned(),
+        ready_for_ms,
+    }
+}
+
+const TWO: &[&[(&str, u32)]] = &[&[("a", 60), ("b", 40)]];
+
+#[test]
+fn a_router_that_starts_among_healthy_cells_ramps_nothing() {
+    let mut story = Story::unheard(TWO);
+    assert!(!story.fleet.is_answered());
+    story.speak();
+    assert!(story.fleet.is_answered());
+    assert_eq!((story.share("a"), story.share("b")), (60, 40));
+}
+
+#[test]
+fn a_router_that_starts_during_a_ramp_goes_on_with_it() {
+    let mut story = Story::unheard(TWO);
+    story.speaker("a-0").ready_since_ms = story.now_ms as i64 - 25_000;
+    story.speak();
+    assert_eq!(story.share("a"), 27, "60 x 25 % beside 40");
+}
+
+#[test]
+fn a_cell_that_says_not_ready_is_out_at_once_and_returns_by_steps() {
+    let mut story = Story::new(TWO);
+    story.pass(5_000);
+    story.ready("a-0", false);
+    assert_eq!((story.share("a"), story.share("b")), (0, 100));
+    story.check_told(&["a out ServiceNotReady"]);
+    story.pass(1_000);
+    story.ready("a-0", true);
+    story.check_told(&["a in"]);
+    for percent in [0, 5, 25, 50, 100] {
+        let expected =
+            (100.0 * 60.0 * f64::from(percent) / (60.0 * f64::from(percent) + 4_000.0)).round() as u32;
+        assert_eq!(story.share("a"), expected, "at {percent} %");
+        story.pass(9_900);
+        assert_eq!(story.share("a"), expected, "until the end of {percent} %");
+        story.pass(100);
+    }
+    story.check_told(&[]);
+}
+
+#[test]
+fn a_second_failure_during_the_ramp_starts_it_over() {
+    let mut story = Story::new(TWO);
+    story.ready("a-0", false);
+    story.pass(1_000);
+    story.ready("a-0", true);
+    story.pass(25_000);
+    assert_eq!(story.share("a"), 27);
+    story.ready("a-0", false);
+    assert_eq!(story.share("a"), 0);
+    story.pass(500);
+    story.ready("a-0", true);
+    story.watch(9_900, |story| assert_eq!(story.share("a"), 0));
+    story.pass(100);
+    assert_eq!(story.share("a"), 7);
+}
+
+#[test]
+fn an_outage_of_the_stream_alone_ramps_too() {
+    let mut story = Story::new(TWO);
+    story.speaker("a-0").speaks = false;
+    story.pass(1_000);
+    story.check_told(&["a out Silent"]);
+    story.speaker("a-0").speaks = true;
+    story.pass(250);
+    story.check_told(&["a in"]);
+    assert_eq!(story.share("a"), 0, "it was ready all the time, and yet it was out");
+    story.pass(60_000);
+    assert_eq!(story.share("a"), 60);
+}
+
+#[test]
+fn silence_is_found_within_a_second_of_the_last_beat() {
+    let mut story = Story::new(TWO);
+    story.pass(1_000);
+    story.speaker("a-0").speaks = false;
+    let mut out_after = 0;
+    let start = story.now_ms;
+    story.watch(1_000, |story| {
+        if story.share("a") > 0 {
+            out_after = story.now_ms - start;
+        }
+    });
+    assert!((600..900).contains(&out_after), "out {out_after} ms after the last beat");
+}
+
+#[test]
+fn a_refused_connection_takes_a_cell_out_at_once_and_another_pod_keeps_it_in() {
+    let mut story = Story::new(TWO);
+    story.event("a", Event::Refused("a-0".into()));
+    story.check_told(&["a out ConnectFailed"]);
+    let mut story = Story::unheard(TWO);
+    story.add_pod("a", "a-1");
+    story.speak();
+    story.check_told(&["a in", "b in"]);
+    story.event("a", Event::Refused("a-0".into()));
+    story.ready("a-1", true);
+    story.check_told(&[]);
+    let usable: Vec<_> = story.fleet.get("a").expect("a cell").usable_pods().cloned().collect();
+    assert_eq!(usable, [Pod::from("a-1")]);
+    story.event("a", Event::PodRemoved("a-1".into()));
+    story.check_told(&["a out ConnectFailed"]);
+    story.event("a", Event::PodRemoved("a-0".into()));
+    assert_eq!(story.fleet.get("a").expect("a cell").reason(), "NoEndpoints");
+}
+
+#[test]
+fn a_stream_that_ends_and_opens_anew_in_time_changes_nothing() {
+    let mut story = Story::new(TWO);
+    story.speaker("a-0").speaks = false;
+    story.event("a", Event::StreamEnded("a-0".into()));
+    story.pass(500);
+    story.speaker("a-0").speaks = true;
+    story.speak();
+    story.pass(1_000);
+    story.check_told(&[]);
+    assert_eq!(story.share("a"), 60);
+}
+
+#[test]
+fn lines_of_pods_that_are_no_endpoints_are_not_heard() {
+    let mut story = Story::new(TWO);
+    story.event("a", Event::PodRemoved("a-0".into()));
+    story.check_told(&["a out NoEndpoints"]);
+    story.pass(1_000);
+    story.check_told(&[]);
+}
+
+#[test]
+fn a_cell_whose_every_pod_is_dead_is_out_whatever_its_share_of_the_group() {
+    let mut story = Story::unheard(&[&[("a", 99), ("b", 1)]]);
+    story.add_pod("a", "a-1");
+    story.speak();
+    for pod in ["a-0", "a-1"] {
+        story.speaker(pod).speaks = false;
+    }
+    story.pass(1_000);
+    assert_eq!((story.share("a"), story.share("b")), (0, 100));
+}
+
+#[test]
+fn a_router_that_was_stopped_holds_nothing_against_its_cells() {
+    let mut story = Story::new(TWO);
+    story.pass(1_000);
+    story.now_ms += 10_000;
+    story.tick(10_000);
+    story.check_told(&[]);
+    story.pass(1_000);
+    story.check_told(&[]);
+    assert_eq!(story.doubts, 0);
+}
+
+#[test]
+fn a_router_that_went_deaf_doubts_itself_first_and_not_for_long() {
+    let mut story = Story::new(TWO);
+    story.pass(1_000);
+    let deafen = |story: &mut Story, deaf: bool| story.pods.iter_mut().for_each(|pod| pod.speaks = !deaf);
+    deafen(&mut story, true);
+    story.pass(750);
+    assert_eq!(story.doubts, 1);
+    deafen(&mut story, false);
+    story.speak();
+    story.pass(250);
+    story.check_told(&[]);
+    deafen(&mut story, true);
+    story.pass(850);
+    story.check_told(&[]);
+    story.pass(150);
+    story.check_told(&["a out Silent", "b out Silent"]);
+    assert_eq!(story.doubts, 2);
+}
+
+#[test]
+fn the_end_of_an_operators_shift_counts_as_let_in_again_and_an_edit_does_not() {
+    let mut story = Story::new(TWO);
+    story.event("a", Event::OperatorShift(false));
+    assert_eq!(story.share("a"), 60);
+    story.event("a", Event::OperatorShift(true));
+    story.pass(5_000);
+    story.event("a", Event::OperatorShift(true));
+    story.event("a", Event::OperatorShift(false));
+    assert_eq!(story.share("a"), 0);
+    story.pass(10_000);
+    assert_eq!(story.share("a"), 7);
+    let mut world = World::with_groups(TWO);
+    world.cells[1].spec.weight = 50;
+    story.table = world.table();
+    story.fleet.sync(story.table.cells().map(|(_, cell)| &cell.name), story.now_ms);
+    assert_eq!(story.share("a"), 13, "an edit shows at once, and a new table keeps what is known");
+}
+
+#[test]
+fn a_cell_that_is_alone_serves_as_soon_as_it_is_in() {
+    let mut story = Story::new(&[&[("a", 1)]]);
+    story.ready("a-0", false);
+    assert_eq!(story.share("a"), 0);
+    story.ready("a-0", true);
+    assert_eq!(story.share("a"), 100);
+}
+
+#[test]
+fn a_cell_that_never_answers_keeps_a_router_waiting_for_a_second_only() {
+    let mut story = Story::unheard(TWO);
+    story.speaker("a-0").speaks = false;
+    story.pass(900);
+    assert!(!story.fleet.is_answered());
+    story.pass(100);
+    assert!(story.fleet.is_answered());
+    assert_eq!(story.fleet.get("a").expect("a cell").reason(), "NoAnswer");
+    story.speaker("a-0").speaks = true;
+    story.pass(250);
+    assert_eq!(story.share("a"), 0, "it comes late, and by steps");
+}
+
+#[test]
+fn readiness_that_flaps_every_second_for_a_minute_moves_traffic_once() {
+    for groups in [TWO, &[&[("a", 1)], &[("b", 1)]]] {
+        let mut story = Story::new(groups);
+        let (mut changes, mut last) = (0, story.share("a"));
+        for second in 0..60 {
+            story.ready("a-0", second % 2 == 1);
+            story.watch(1_000, |story| {
+                changes += usize::from(story.share("a") != last);
+                last = story.share("a");
+            });
+        }
+        assert_eq!((changes, last), (1, 0), "{groups:?}");
+    }
+}
+
+/// What can happen to cell `a`.
+#[derive(Clone, Debug)]
+enum Trouble {
+    Ready(bool),
+    Speak(bool),
+    Refuse,
+    EndStream,
+    Shift(bool),
+    Replace,
+    Late(u64),
+}
+
+fn trouble() -> impl Strategy<Value = (Trouble, u64)> {
+    let what = prop_oneof![
+        4 => any::<bool>().prop_map(Trouble::Ready),
+        2 => any::<bool>().prop_map(Trouble::Speak),
+        1 => Just(Trouble::Refuse),
+        1 => Just(Trouble::EndStream),
+        1 => any::<bool>().prop_map(Trouble::Shift),
+        1 => Just(Trouble::Replace),
+        1 => (100_u64..3_000).prop_map(Trouble::Late),
+    ];
+    (what, prop::sample::select(vec![50, 200, 700, 3_000, 15_000]))
+}
+
+impl Story {
+    fn happen(&mut self, trouble: &Trouble) {
+        match trouble {
+            Trouble::Ready(ready) => self.ready("a-0", *ready),
+            Trouble::Speak(speaks) => self.speaker("a-0").speaks = *speaks,
+            Trouble::Refuse => self.event("a", Event::Refused("a-0".into())),
+            Trouble::EndStream => self.event("a", Event::StreamEnded("a-0".into())),
+            Trouble::Shift(active) => self.event("a", Event::OperatorShift(*active)),
+            Trouble::Replace => {
+                self.event("a", Event::PodRemoved("a-0".into()));
+                self.event("a", Event::PodAdded("a-0".into()));
+            }
+            Trouble::Late(late) => {
+                self.now_ms += late / TICK_MS * TICK_MS;
+                self.tick(late / TICK_MS * TICK_MS);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_happens_share_never_grows_without_readiness_and_all_comes_back_in_the_end(
+        troubles in prop::collection::vec(trouble(), 1..30),
+    ) {
+        let mut story = Story::new(TWO);
+        for (trouble, wait) in &troubles {
+            story.happen(trouble);
+            let (mut last, mut failed) = (story.share("a"), None);
+            story.watch(*wait, |story| {
+                let share = story.share("a");
+                let fails = !story.pods[0].ready || !story.pods[0].speaks;
+                if fails && share > last || share + story.share("b") != 100 {
+                    failed = Some((last, share));
+                }
+                last = share;
+            });
+            prop_assert!(failed.is_none(), "{:?} at {} after {:?}", failed, story.now_ms, trouble);
+        }
+        story.happen(&Trouble::Speak(true));
+        story.happen(&Trouble::Ready(true));
+        story.happen(&Trouble::Shift(false));
+        story.pass(41_000);
+        prop_assert_eq!((story.share("a"), story.share("b")), (60, 40));
+    }
+}
