@@ -77,20 +77,20 @@ impl Pod {
         Self { address, controls, runtime: Some(runtime) }
     }
 
-    pub(crate) fn kill(mut self) {
-        self.stop();
-    }
-
-    fn stop(&mut self) {
+    /// Returns once its sockets are closed.
+    pub(crate) async fn kill(mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            let stopped = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE));
+            stopped.await.expect("stops");
         }
     }
 }
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        self.stop();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -52,7 +52,7 @@ async fn a_killed_pod_takes_the_cell_out_only_when_too_few_are_left() {
     let runtime = start_ready(config(&[&one, &two])).await;
     let mut stream = Stream::open(runtime.addresses.health).await;
     stream.until("both ready", |verdict| verdict.ready && verdict.message.is_empty()).await;
-    one.kill();
+    one.kill().await;
     // With one of two left it stays ready; a while of beats shows that no verdict says otherwise.
     for _ in 0..4 {
         match stream.next().await {
@@ -61,7 +61,7 @@ async fn a_killed_pod_takes_the_cell_out_only_when_too_few_are_left() {
             None => panic!("the stream ended"),
         }
     }
-    two.kill();
+    two.kill().await;
     let verdict = stream.until("not ready", |verdict| !verdict.ready).await;
     assert_eq!(verdict.reason, "ServiceNotReady");
 }

@@ -109,20 +109,33 @@ async fn a_service_cannot_speak_for_the_cell_runtime() {
 async fn a_pod_that_dies_costs_no_transaction_that_had_not_reached_it() {
     let (one, two) = (Pod::start("web").await, Pod::start("web").await);
     let runtime = start_ready(config(&[&one, &two])).await;
-    let address = runtime.addresses.traffic;
-    for _ in 0..20 {
-        assert_eq!(ask(address, get("/")).await.status, StatusCode::OK);
-    }
-    eventually("both serve", async || {
-        ask(address, get("/")).await;
-        one.controls.requests() > 0 && two.controls.requests() > 0
-    })
-    .await;
-    two.kill();
+    // No connection is kept yet, so that the dead pod is met by refused connections and by probes alone.
+    two.kill().await;
     for number in 0..50 {
-        let answer = ask(address, get("/")).await;
+        let answer = ask(runtime.addresses.traffic, get("/")).await;
         assert_eq!(answer.status, StatusCode::OK, "request {number}: {answer:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dying_pod_may_have_seen_is_given_back_and_not_tried_again_within() {
+    let (one, two) = (Pod::start("web").await, Pod::start("web").await);
+    let runtime = start_ready(config(&[&one, &two])).await;
+    let address = runtime.addresses.traffic;
+    two.controls.set_delay(Duration::from_secs(600));
+    let mut under_way = Vec::new();
+    while two.controls.requests() == 0 {
+        under_way.push(tokio::spawn(ask(address, post("/pay"))));
+        eventually("it arrived", async || {
+            one.controls.requests() + two.controls.requests() == under_way.len() as u64
+        })
+        .await;
+    }
+    let before = one.controls.requests();
+    two.kill().await;
+    let last = under_way.pop().expect("one is under way").await.expect("ends");
+    assert_eq!(last.refusal(), (502, Some("ServiceFailed"), Some("restart")));
+    assert_eq!(one.controls.requests(), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,7 +143,7 @@ async fn without_a_ready_pod_a_transaction_is_given_back() {
     let web = Pod::start("web").await;
     let runtime = start_ready(config(&[&web])).await;
     let address = runtime.addresses.traffic;
-    web.kill();
+    web.kill().await;
     let answer = ask(address, get("/")).await;
     assert_eq!(answer.refusal(), (503, Some("ServiceNotReady"), Some("restart")));
 }
