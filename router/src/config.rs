@@ -19,6 +19,9 @@ pub struct Config {
     /// Where objects come from: `kubernetes`, or a folder of YAML files, which is watched.
     #[arg(long, env = "BULKHEAD_SOURCE", default_value = "kubernetes")]
     pub source: Source,
+    /// Kubeconfig of the cluster, where it is not the one that the process runs in.
+    #[arg(long, env = "BULKHEAD_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
     /// File for the last good table, from which the router starts while the API server does not answer.
     #[arg(long, env = "BULKHEAD_TABLE_FILE")]
     pub table_file: Option<PathBuf>,
@@ -53,6 +56,7 @@ impl Config {
         Self {
             router: router.to_owned(),
             source,
+            kubeconfig: None,
             table_file: None,
             admin_address: SocketAddr::new(loopback, 0),
             threads: None,

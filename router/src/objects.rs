@@ -27,7 +27,7 @@ impl Touched {
         self.table || self.endpoints
     }
 
-    fn when(self, changed: bool) -> Self {
+    pub(crate) fn when(self, changed: bool) -> Self {
         if changed { self } else { Self::default() }
     }
 }

@@ -161,7 +161,10 @@ fn feeders(
                 spawn("bulkhead-files", stop.clone(), move || watch_folder(folder, changes))?
             }
             Source::Kubernetes => {
-                spawn("bulkhead-watch", stop.clone(), move || watch_kubernetes(changes, freshness))?
+                let kubeconfig = config.kubeconfig.clone();
+                spawn("bulkhead-watch", stop.clone(), move || {
+                    watch_kubernetes(kubeconfig, changes, freshness)
+                })?
             }
         },
         spawn("bulkhead-table", stop.clone(), move || builder.run(to_builder))?,

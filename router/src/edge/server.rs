@@ -114,11 +114,8 @@ pub(crate) async fn serve_connection<F, Fut>(
         async move { Ok::<_, Infallible>(to_hyper(answered.await, busy)) }
     });
     let io = TokioIo::new(Watched { stream, watch: Arc::clone(&watch) });
-    let connection = http1::Builder::new()
-        .max_header_size(limit)
-        .pipeline_flush(true)
-        .serve_connection(io, service)
-        .with_upgrades();
+    let connection =
+        http1::Builder::new().max_header_size(limit).serve_connection(io, service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
     loop {
         tokio::select! {

@@ -72,23 +72,23 @@ fn object(kind: &str, value: Value, schemas: &Schemas) -> Result<Document, Strin
     let object = match kind {
         "Router" => {
             let router: Router = typed(value)?;
-            router.validate_cel().map_err(rules)?;
+            router.validate_cel().map_err(|broken| broken.to_string())?;
             Object::Router(Box::new(router))
         }
         "Cell" => {
             let cell: Cell = typed(value)?;
-            cell.validate_cel().map_err(rules)?;
+            cell.validate_cel().map_err(|broken| broken.to_string())?;
             Object::Cell(Box::new(cell))
         }
         "RoutingPolicy" => {
             let mut policy: RoutingPolicy = typed(value)?;
             policy.meta_mut().namespace.get_or_insert_with(|| "default".to_owned());
-            policy.validate_cel().map_err(rules)?;
+            policy.validate_cel().map_err(|broken| broken.to_string())?;
             Object::Policy(Box::new(policy))
         }
         "TrafficShift" => {
             let shift: TrafficShift = typed(value)?;
-            shift.validate_cel().map_err(rules)?;
+            shift.validate_cel().map_err(|broken| broken.to_string())?;
             Object::Shift(Box::new(shift))
         }
         _ => return Ok(Document::Ignored),
@@ -98,10 +98,6 @@ fn object(kind: &str, value: Value, schemas: &Schemas) -> Result<Document, Strin
 
 fn typed<K: DeserializeOwned>(value: Value) -> Result<K, String> {
     serde_json::from_value(value).map_err(|error| error.to_string())
-}
-
-fn rules(broken: kube::core::cel::ValidationErrors) -> String {
-    broken.to_string()
 }
 
 #[cfg(test)]

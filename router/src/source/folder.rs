@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::document::{self, Document, Object};
 use super::schema::Schemas;
-use crate::objects::{Change, Objects};
+use crate::objects::{Change, Objects, Touched};
 
 /// How often the folder is looked at. Files are few, and notifications do not work on every file system.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -217,11 +217,12 @@ fn replace(
     policies: Vec<RoutingPolicy>,
     shifts: Vec<TrafficShift>,
     bad: BTreeMap<String, String>,
-) -> crate::objects::Touched {
+) -> Touched {
+    let other_bad = objects.bad != bad;
     objects.bad = bad;
-    objects
-        .routers
-        .replace(routers)
+    Touched::TABLE
+        .when(other_bad)
+        .and(objects.routers.replace(routers))
         .and(objects.cells.replace(cells))
         .and(objects.policies.replace(policies))
         .and(objects.shifts.replace(shifts))

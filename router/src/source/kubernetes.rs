@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use bulkhead_process::Monotonic;
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::DeserializeGuard;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -60,8 +62,18 @@ impl Freshness {
 ///
 /// # Errors
 /// When there is no configuration of a cluster, neither from a service account nor from a kubeconfig.
-pub(crate) async fn watch(changes: mpsc::Sender<Change>, freshness: Arc<Freshness>) -> anyhow::Result<()> {
-    let mut config = kube::Config::infer().await?;
+pub(crate) async fn watch(
+    kubeconfig: Option<PathBuf>,
+    changes: mpsc::Sender<Change>,
+    freshness: Arc<Freshness>,
+) -> anyhow::Result<()> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let options = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
+        }
+        None => kube::Config::infer().await?,
+    };
     config.connect_timeout = Some(Duration::from_secs(2));
     let client = Client::try_from(config)?;
     let slices = Config::default()
@@ -132,6 +144,7 @@ fn label<K: Kind>(namespace: Option<&str>, name: &str) -> String {
 }
 
 fn replace<K: Kind>(objects: &mut Objects, listed: Vec<DeserializeGuard<K>>) -> Touched {
+    let bad_before = objects.bad.clone();
     objects.bad.retain(|name, _| !name.starts_with(&format!("{}/", K::NAME)));
     let mut good = Vec::with_capacity(listed.len());
     for object in listed {
@@ -145,7 +158,7 @@ fn replace<K: Kind>(objects: &mut Objects, listed: Vec<DeserializeGuard<K>>) -> 
             }
         }
     }
-    K::set(objects).replace(good)
+    K::set(objects).replace(good).and(Touched::TABLE.when(objects.bad != bad_before))
 }
 
 fn apply<K: Kind>(objects: &mut Objects, object: DeserializeGuard<K>) -> Touched {
@@ -158,7 +171,7 @@ fn apply<K: Kind>(objects: &mut Objects, object: DeserializeGuard<K>) -> Touched
         Err(invalid) => {
             let (namespace, name) = key_of(invalid.metadata);
             report::<K>(objects, namespace.as_deref(), &name, &invalid.error);
-            Touched::default()
+            Touched::TABLE
         }
     }
 }

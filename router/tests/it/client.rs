@@ -1,0 +1,79 @@
+//! A client that keeps its connection, and answers with what it saw.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bulkhead_process::Connector;
+use bulkhead_process::connect::http1;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::SendRequest;
+
+pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
+
+/// An answer, read whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// The cell that answered, if one did.
+    pub(crate) fn cell(&self) -> &str {
+        self.header("x-cell")
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// Status, and the reason of the problem document.
+    pub(crate) fn problem(&self) -> (u16, String) {
+        let problem = serde_json::from_slice::<bulkhead_protocol::Problem>(&self.body);
+        assert!(problem.is_ok(), "no problem document: {} {:?}", self.status, self.body);
+        let problem = problem.expect("was just looked at");
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        assert_eq!(problem.status, self.status.as_u16());
+        (problem.status, problem.reason)
+    }
+}
+
+/// One connection.
+pub(crate) struct Client {
+    sender: SendRequest<Body>,
+}
+
+pub(crate) fn whole(body: impl Into<Bytes>) -> Body {
+    Full::new(body.into()).map_err(|never| match never {}).boxed()
+}
+
+pub(crate) fn get(path: &str) -> Request<Body> {
+    Request::get(path).header("host", "test").body(whole("")).expect("a legal request")
+}
+
+pub(crate) fn post(path: &str, body: impl Into<Bytes>) -> Request<Body> {
+    Request::post(path).header("host", "test").body(whole(body)).expect("a legal request")
+}
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        let stream = Connector::plain().connect(address, Duration::from_secs(5)).await.expect("connects");
+        Self { sender: http1(stream).await.expect("speaks HTTP") }
+    }
+
+    pub(crate) async fn try_send(&mut self, request: Request<Body>) -> hyper::Result<Answer> {
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Answer { status: parts.status, headers: parts.headers, body })
+    }
+
+    pub(crate) async fn send(&mut self, request: Request<Body>) -> Answer {
+        self.try_send(request).await.expect("is answered")
+    }
+}

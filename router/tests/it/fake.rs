@@ -1,0 +1,272 @@
+//! A cell without Kubernetes: an orchestrator that says what the test wants and does with requests what the test wants.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bulkhead_protocol::health::BEAT_INTERVAL;
+use bulkhead_protocol::{Beat, HealthLine, Verdict, fields};
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// What the cell does with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    /// Sends the body back.
+    Echo,
+    /// Closes the connection after the request was read, without a byte of an answer.
+    Reset,
+    /// Gives the transaction back.
+    Restart,
+    /// Says that it is another cell.
+    Misdirected,
+    /// Echoes after that long.
+    Slow(Duration),
+    /// Never answers.
+    Hang,
+    /// Echoes, and says that it closes the connection.
+    EchoAndClose,
+}
+
+/// A request as the cell saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) target: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+struct Inner {
+    name: String,
+    behaviour: Mutex<Behaviour>,
+    seen: Mutex<VecDeque<Seen>>,
+    hits: AtomicU64,
+    says: watch::Sender<(bool, String)>,
+    mute: AtomicBool,
+    capacity: Mutex<Option<u32>>,
+    streams: AtomicU64,
+}
+
+/// A running fake.
+pub(crate) struct FakeCell {
+    pub(crate) address: SocketAddr,
+    inner: Arc<Inner>,
+    tasks: Vec<JoinHandle<()>>,
+    open: Arc<Mutex<Vec<JoinHandle<()>>>>,
+}
+
+impl FakeCell {
+    pub(crate) async fn start(name: &str) -> Self {
+        // Health is on the port after, so both must be free.
+        loop {
+            let traffic = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+            let address = traffic.local_addr().expect("is bound");
+            let Some(next) = address.port().checked_add(1) else { continue };
+            if let Ok(health) = TcpListener::bind(("127.0.0.1", next)).await {
+                return Self::run(name, address, traffic, health);
+            }
+        }
+    }
+
+    /// Starts again where one was before.
+    pub(crate) async fn start_at(name: &str, address: SocketAddr) -> Self {
+        let traffic = TcpListener::bind(address).await.expect("the port is free again");
+        let health = TcpListener::bind((address.ip(), address.port() + 1)).await.expect("so is the next");
+        Self::run(name, address, traffic, health)
+    }
+
+    fn run(name: &str, address: SocketAddr, traffic: TcpListener, health: TcpListener) -> Self {
+        let inner = Arc::new(Inner {
+            name: name.to_owned(),
+            behaviour: Mutex::new(Behaviour::Echo),
+            seen: Mutex::default(),
+            hits: AtomicU64::new(0),
+            says: watch::Sender::new((true, "Ready".to_owned())),
+            mute: AtomicBool::new(false),
+            capacity: Mutex::new(None),
+            streams: AtomicU64::new(0),
+        });
+        let open = Arc::new(Mutex::new(Vec::new()));
+        let tasks = vec![
+            tokio::spawn(accept(traffic, Arc::clone(&inner), Arc::clone(&open), false)),
+            tokio::spawn(accept(health, Arc::clone(&inner), Arc::clone(&open), true)),
+        ];
+        Self { address, inner, tasks, open }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    pub(crate) fn behave(&self, behaviour: Behaviour) {
+        *self.inner.behaviour.lock().expect("no test panics here") = behaviour;
+    }
+
+    pub(crate) fn hits(&self) -> u64 {
+        self.inner.hits.load(Ordering::SeqCst)
+    }
+
+    /// Requests since the last call.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.inner.seen.lock().expect("no test panics here").drain(..).collect()
+    }
+
+    pub(crate) fn say(&self, ready: bool, reason: &str) {
+        self.inner.says.send_replace((ready, reason.to_owned()));
+    }
+
+    /// From the next verdict on.
+    pub(crate) fn set_capacity(&self, capacity: u32) {
+        *self.inner.capacity.lock().expect("no test panics here") = Some(capacity);
+    }
+
+    /// Keeps every connection open and says nothing more, as a stopped process does.
+    pub(crate) fn mute(&self) {
+        self.inner.mute.store(true, Ordering::SeqCst);
+    }
+
+    /// Health streams opened so far.
+    pub(crate) fn streams(&self) -> u64 {
+        self.inner.streams.load(Ordering::SeqCst)
+    }
+
+    /// Refuses connections from now on and cuts those that are open, as a killed process does.
+    pub(crate) async fn kill(&mut self) {
+        let tasks: Vec<_> =
+            self.tasks.drain(..).chain(self.open.lock().expect("no test panics here").drain(..)).collect();
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for FakeCell {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.open.lock().expect("no test panics here").iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    inner: Arc<Inner>,
+    open: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    health: bool,
+) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let task = tokio::spawn(serve(stream, Arc::clone(&inner), health));
+        open.lock().expect("no test panics here").push(task);
+    }
+}
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
+    let service = service_fn(move |request| {
+        let inner = Arc::clone(&inner);
+        async move { if health { Ok(stream_of(&inner)) } else { transaction(&inner, request).await } }
+    });
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+fn stream_of(inner: &Arc<Inner>) -> Answer {
+    inner.streams.fetch_add(1, Ordering::SeqCst);
+    let (lines, receiver) = mpsc::channel::<HealthLine>(16);
+    let inner = Arc::clone(inner);
+    tokio::spawn(async move {
+        let mut says = inner.says.subscribe();
+        loop {
+            let (ready, reason) = says.borrow_and_update().clone();
+            let verdict = Verdict {
+                cell: inner.name.clone(),
+                pod: "fake".to_owned(),
+                ready,
+                reason,
+                ready_for_ms: 1_000_000,
+                capacity: *inner.capacity.lock().expect("no test panics here"),
+                routers: 1,
+                ..Verdict::default()
+            };
+            if !inner.mute.load(Ordering::SeqCst) && lines.send(HealthLine::Verdict(verdict)).await.is_err() {
+                return;
+            }
+            while let Err(_elapsed) = tokio::time::timeout(BEAT_INTERVAL, says.changed()).await {
+                let beat = Beat { ready_for_ms: 1_000_000, routers: 1, ..Beat::default() };
+                if !inner.mute.load(Ordering::SeqCst) && lines.send(HealthLine::Beat(beat)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let frames = futures::stream::unfold(receiver, |mut receiver| async move {
+        let line = receiver.recv().await?;
+        let text = line.to_line().expect("lines are JSON");
+        Some((Ok(Frame::data(Bytes::from(text))), receiver))
+    });
+    Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(frames)))))
+}
+
+/// A stream that is only ever polled by one task.
+struct SyncStream<S>(std::pin::Pin<Box<S>>);
+
+impl<S: futures::Stream> futures::Stream for SyncStream<S> {
+    type Item = S::Item;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<S::Item>> {
+        self.0.as_mut().poll_next(context)
+    }
+}
+
+/// A service that fails makes hyper close the connection without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the test wants the connection closed")]
+struct Closed;
+
+async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> Result<Answer, Closed> {
+    inner.hits.fetch_add(1, Ordering::SeqCst);
+    let behaviour = inner.behaviour.lock().expect("no test panics here").clone();
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| Closed)?.to_bytes();
+    inner.seen.lock().expect("no test panics here").push_back(Seen {
+        target: parts.uri.to_string(),
+        headers: parts.headers,
+        body: body.clone(),
+    });
+    let mut answer = Response::new(Full::new(body).boxed());
+    answer.headers_mut().insert("x-cell", inner.name.parse().expect("a legal value"));
+    match behaviour {
+        Behaviour::Echo => {}
+        Behaviour::EchoAndClose => {
+            answer.headers_mut().insert("connection", "close".parse().expect("a legal value"));
+        }
+        Behaviour::Slow(wait) => tokio::time::sleep(wait).await,
+        Behaviour::Hang => std::future::pending().await,
+        Behaviour::Reset => return Err(Closed),
+        Behaviour::Restart => {
+            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
+            answer.headers_mut().insert(fields::REASON, "ServiceNotReady".parse().expect("legal"));
+        }
+        Behaviour::Misdirected => {
+            *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+            answer.headers_mut().insert(fields::REASON, "WrongCell".parse().expect("legal"));
+        }
+    }
+    Ok(answer)
+}

@@ -1,0 +1,156 @@
+//! Starting, limits, keep-alive and the drain.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::client::{Client, get, post};
+use crate::fake::Behaviour;
+use crate::world::{Setup, World, eventually, policy};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_answers_what_is_in_flight_and_then_ends() {
+    let world = World::start().await;
+    world.cells.iter().for_each(|cell| cell.behave(Behaviour::Slow(Duration::from_millis(700))));
+    let address = world.address;
+    let slow = tokio::spawn(async move { Client::connect(address).await.send(post("/", "x")).await });
+    let mut idle = Client::connect(address).await;
+    eventually("the request is in a cell", async || world.hits().iter().sum::<u64>() == 1).await;
+    world.shutdown.trigger();
+    eventually("it is no longer ready", async || !world.is_ready().await).await;
+    let answer = slow.await.expect("ends");
+    assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, "close"));
+    world.router.ended().await.expect("ends well");
+    assert!(idle.try_send(get("/")).await.is_err());
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_stops_goes_on_accepting_for_a_while() {
+    let world = Setup { drain_delay: Duration::from_secs(2), ..Setup::default() }.start().await;
+    world.shutdown.trigger();
+    eventually("it is no longer ready", async || !world.is_ready().await).await;
+    let answer = world.client().await.send(get("/")).await;
+    assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, "close"));
+    world.router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_kept_connections_do_not_notice_an_edit() {
+    let world = World::start().await;
+    let mut clients = join_all((0..1_000).map(|_| world.client())).await;
+    join_all(clients.iter_mut().map(async |client| assert_eq!(client.send(get("/")).await.status, 200)))
+        .await;
+    for (edit, weight) in [(2, 1), (3, 0), (4, 100)] {
+        world.set_weight(0, weight);
+        world.serves("Cell/a", edit).await;
+        join_all(clients.iter_mut().map(async |client| assert_eq!(client.send(get("/")).await.status, 200)))
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn past_its_limits_it_sheds_at_once_with_a_reason() {
+    let world = Setup {
+        cells: vec!["a"],
+        policy: policy("[{cells: [{name: a}]}]"),
+        limits: "{inFlight: 1, connections: 3}",
+        ..Setup::default()
+    }
+    .start()
+    .await;
+    world.cells[0].behave(Behaviour::Hang);
+    let mut first = world.client().await;
+    let hanging = tokio::spawn(async move { first.send(get("/")).await });
+    eventually("the request is in the cell", async || world.hits()[0] == 1).await;
+    let mut second = world.client().await;
+    assert_eq!(second.send(get("/")).await.problem(), (503, "RouterOverloaded".to_owned()));
+    // Connections are taken and held until there are too many.
+    let mut held = Vec::new();
+    eventually("a connection too many is refused", async || {
+        let Ok(mut stream) = TcpStream::connect(world.address).await else { return false };
+        let mut text = String::new();
+        let read = tokio::time::timeout(Duration::from_millis(500), stream.read_to_string(&mut text)).await;
+        held.push(stream);
+        read.is_ok() && text.starts_with("HTTP/1.1 503") && text.contains("RouterOverloaded")
+    })
+    .await;
+    assert!(held.len() <= 4, "{} were let in", held.len());
+    hanging.abort();
+}
+
+async fn raw(world: &World, text: &str) -> String {
+    let mut stream = TcpStream::connect(world.address).await.expect("connects");
+    stream.write_all(text.as_bytes()).await.expect("writes");
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await;
+    read.expect("the connection is closed in time").expect("reads");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_and_odd_clients_are_served_or_told() {
+    let world = World::start().await;
+    let answer = raw(&world, "GET /old HTTP/1.0\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    let answer = raw(&world, "GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("Malformed"), "{answer}");
+    let answer =
+        raw(&world, "GET http://shop:81/abs HTTP/1.1\r\nhost: other\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let seen: Vec<_> =
+        world.cells.iter().flat_map(|cell| cell.seen()).filter(|seen| seen.target == "/abs").collect();
+    assert_eq!(seen[0].headers["host"], "shop:81");
+    let answer = raw(
+        &world,
+        "POST / HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 100") && answer.contains("HTTP/1.1 200"), "{answer}");
+    let answer = raw(&world, "GET / HTTP/1.1\r\nbad header\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_does_not_come_and_a_connection_that_idles_are_ended() {
+    let world = Setup {
+        limits: "{headerTimeout: 300ms, idleTimeout: 600ms, bodyTimeout: 300ms}",
+        ..Setup::default()
+    }
+    .start()
+    .await;
+    assert_eq!(raw(&world, "GET / HTTP/1.1\r\nhost: te").await, "");
+    let answer = raw(&world, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = raw(&world, "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 5\r\n\r\nab").await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("RequestTimeout"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happened_can_be_counted() {
+    let world = World::start().await;
+    world.spread(10).await;
+    world.cells.iter().for_each(|cell| cell.say(false, "ServiceNotReady"));
+    world.until_in("a", false).await;
+    world.until_in("b", false).await;
+    world.client().await.send(get("/")).await;
+    eventually("the counts are handed in", async || {
+        let text = world.metrics().await;
+        let answered: u64 = ["a", "b"]
+            .iter()
+            .filter_map(|cell| {
+                let line = format!("bulkhead_router_requests_total{{cell=\"{cell}\",outcome=\"2xx\"}} ");
+                text.lines()
+                    .find_map(|found| found.strip_prefix(&line))
+                    .and_then(|count| count.parse::<u64>().ok())
+            })
+            .sum();
+        answered == 10
+            && text.contains("bulkhead_router_requests_total{cell=\"\",outcome=\"NoHealthyCell\"} 1\n")
+            && text.contains("bulkhead_router_cell_transitions_total{cell=\"a\",to=\"out\"} 1\n")
+            && text.contains("bulkhead_router_cell_in{cell=\"a\"} 0\n")
+    })
+    .await;
+}

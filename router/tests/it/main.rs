@@ -1,0 +1,11 @@
+//! A whole router in this process, between clients and fake cells: what goes in, what comes out, and who was hit.
+
+mod bodies;
+mod client;
+mod fake;
+mod health;
+mod lifecycle;
+mod restarts;
+mod routing;
+mod sources;
+mod world;
