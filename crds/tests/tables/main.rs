@@ -5,6 +5,7 @@
 #![allow(clippy::panic, reason = "a test that fails names the file")]
 
 mod admission;
+mod limits;
 
 use std::fmt::Debug;
 use std::path::Path;
