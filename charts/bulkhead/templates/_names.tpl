@@ -20,12 +20,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 bulkhead.dev/component: operator
 {{- end }}
 
-{{/* The labels that pick the routers' pods. */}}
+{{/* The labels that pick the routers' pods: not the Router's name, since what a StatefulSet selects by can never change. */}}
 {{- define "bulkhead.router" -}}
 app.kubernetes.io/name: bulkhead
 app.kubernetes.io/instance: {{ .Release.Name }}
 bulkhead.dev/component: router
-bulkhead.dev/router: {{ .Values.router.name }}
 {{- end }}
 
 {{/* An image's full name; takes (list $ IMAGE). */}}
