@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bulkhead_process::{Connector, Monotonic};
 use bulkhead_protocol::{Beat, Verdict};
@@ -35,6 +35,8 @@ pub(crate) struct Cell {
     pub(crate) peers: watch::Sender<Vec<SocketAddr>>,
     pub(crate) routers: AtomicU32,
     draining: AtomicBool,
+    /// When traffic last showed that it runs, in milliseconds of `clock`.
+    traffic_seen: AtomicU64,
 }
 
 /// The verdict and for how long it holds.
@@ -66,6 +68,7 @@ impl Cell {
             peers: watch::Sender::default(),
             routers: AtomicU32::new(0),
             draining: AtomicBool::new(false),
+            traffic_seen: AtomicU64::new(0),
         }
     }
 
@@ -91,6 +94,16 @@ impl Cell {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Traffic runs, or is forgiven that it did not.
+    pub(crate) fn see_traffic(&self) {
+        self.traffic_seen.store(self.clock.millis(), Ordering::SeqCst);
+    }
+
+    /// Milliseconds for which traffic has not shown that it runs.
+    pub(crate) fn traffic_silent_ms(&self) -> u64 {
+        self.clock.millis().saturating_sub(self.traffic_seen.load(Ordering::SeqCst))
     }
 
     pub(crate) fn views(&self) -> Vec<ServiceView> {

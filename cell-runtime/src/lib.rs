@@ -8,6 +8,7 @@ mod body;
 mod call;
 mod cell;
 pub mod config;
+mod control;
 mod discovery;
 mod fields;
 mod health;
@@ -23,18 +24,17 @@ mod steps;
 mod traffic;
 pub mod verdict;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::Context;
-use bulkhead_process::{Admin, Readiness, Shutdown, admin};
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use bulkhead_process::{Admin, Readiness, Shutdown};
 
 pub use args::Args;
 pub use config::{CellConfig, Config, Discovery};
 
 use crate::cell::Cell;
+use crate::control::Control;
 use crate::metrics::Metrics;
 
 /// Runs until the shutdown and its drain are over.
@@ -69,9 +69,9 @@ impl Bound {
     /// When the configuration cannot be run, or an address cannot be listened on.
     pub async fn bind(config: Config) -> anyhow::Result<Self> {
         config.cell.validate()?;
-        let (traffic, health) = listen_pair(config.listen, config.health_listen).await?;
+        let (traffic, health) = listen_pair(config.listen, config.health_listen)?;
         let admin = match config.admin_listen {
-            Some(address) => Some(listen(address).await?),
+            Some(address) => Some(listen(address)?),
             None => None,
         };
         let addresses = Addresses {
@@ -98,50 +98,53 @@ impl Bound {
         let cell = Arc::new(Cell::new(cell, pod, body_limit, metrics));
         let readiness = Readiness::new();
         let gate = readiness.gate("traffic");
-        // Everything spawned here ends with this function.
-        let mut tasks = JoinSet::new();
-        if let Some(listener) = self.admin {
-            let admin = Admin { registry, readiness, ..Admin::default() };
-            tasks.spawn(async move {
-                if let Err(error) = admin::serve(listener, admin, Shutdown::new()).await {
-                    tracing::error!(%error, "the admin server ended");
-                }
-            });
+        let traffic = tokio::net::TcpListener::from_std(self.traffic)?;
+        let admin = Admin { registry, readiness, ..Admin::default() };
+        let control = Control {
+            cell: Arc::clone(&cell),
+            discovery,
+            health: self.health,
+            admin: self.admin.map(|listener| (listener, admin)),
         }
-        tasks.spawn(discovery::run(Arc::clone(&cell), discovery));
-        tasks.spawn(speaker::run(Arc::clone(&cell)));
-        tasks.spawn(health::serve(self.health, Arc::clone(&cell)));
+        .start()?;
         gate.open();
-        let closing = shutdown.requested();
-        tasks.spawn(async move {
-            closing.await;
+        let served = traffic::serve(traffic, cell, shutdown.clone(), drain_timeout);
+        let closed = async {
+            shutdown.requested().await;
             gate.close("draining");
-        });
-        traffic::serve(self.traffic, cell, shutdown, drain_timeout).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = served => {}
+            () = closed => {}
+        }
+        control.stop().await;
         Ok(())
     }
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Traffic, and health on the port after it unless told otherwise. Port 0 takes two free ports in a row.
-async fn listen_pair(
+fn listen_pair(
     traffic: SocketAddr,
     health: Option<SocketAddr>,
 ) -> anyhow::Result<(TcpListener, TcpListener)> {
     if let Some(health) = health {
-        return Ok((listen(traffic).await?, listen(health).await?));
+        return Ok((listen(traffic)?, listen(health)?));
     }
     let tries = if traffic.port() == 0 { 100 } else { 1 };
     let mut last = anyhow::anyhow!("no port after {traffic} for health");
     for _ in 0..tries {
-        let first = listen(traffic).await?;
+        let first = listen(traffic)?;
         let mut next = first.local_addr()?;
         let Some(port) = next.port().checked_add(1) else { continue };
         next.set_port(port);
-        match listen(next).await {
+        match listen(next) {
             Ok(second) => return Ok((first, second)),
             Err(error) => last = error,
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::age::Event;
 use crate::cell::{Cell, Spoken};
 use crate::peers;
-use crate::verdict::judge;
+use crate::verdict::{OwnView, judge};
 
 const TICK: Duration = Duration::from_millis(100);
 /// A loop that did not run for so long knows nothing of the time between.
@@ -26,6 +26,8 @@ pub(crate) async fn run(cell: Arc<Cell>) {
         if now.saturating_sub(last) > STALL_MS {
             tracing::warn!(stalled_ms = now - last, "this process was not run for a while");
             step(&cell, Event::Stalled, now);
+            // Traffic was stopped with everything else, and is judged by what it does from now on.
+            cell.see_traffic();
         }
         last = now;
         if speak(&cell, now) && !asked_peers {
@@ -41,7 +43,8 @@ fn speak(cell: &Cell, now: u64) -> bool {
     cell.metrics.services(&views);
     cell.metrics.in_flight.set(i64::from(cell.limits.in_flight()));
     cell.metrics.routers.set(i64::from(cell.routers.load(Ordering::SeqCst)));
-    let judgement = judge(&views, cell.is_draining());
+    let own = OwnView { draining: cell.is_draining(), traffic_silent_ms: cell.traffic_silent_ms() };
+    let judgement = judge(&views, own);
     let ready = judgement.ready;
     cell.spoken.send_if_modified(|spoken| {
         let before = spoken.judgement.clone();

@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::accept;
 use crate::cell::Cell;
@@ -22,6 +23,8 @@ const MAX_CONNECTIONS: usize = 16_384;
 const IDLE: Duration = Duration::from_secs(300);
 /// Every router has heard by then that this orchestrator stops, and its last requests have arrived.
 const HEARD: Duration = Duration::from_secs(1);
+/// How often this server shows that it runs.
+const ALIVE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves until the shutdown and its drain are over.
@@ -35,6 +38,8 @@ pub(crate) async fn serve(
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let drained = drained(Arc::clone(&cell), shutdown, drain_timeout);
     tokio::pin!(drained);
+    let mut alive = JoinSet::new();
+    alive.spawn(show_alive(Arc::clone(&cell)));
     let left = loop {
         tokio::select! {
             stream = accept::accept(&listener) => match Arc::clone(&places).try_acquire_owned() {
@@ -47,6 +52,15 @@ pub(crate) async fn serve(
     drop(listener);
     if tokio::time::timeout(left.max(HEARD), graceful.shutdown()).await.is_err() {
         tracing::warn!(in_flight = cell.limits.in_flight(), "stopping although transactions are under way");
+    }
+}
+
+/// Runs where transactions run, so that it stops when they do.
+async fn show_alive(cell: Arc<Cell>) {
+    let mut interval = tokio::time::interval(ALIVE);
+    loop {
+        interval.tick().await;
+        cell.see_traffic();
     }
 }
 

@@ -22,17 +22,32 @@ pub struct ServiceView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     pub ready: bool,
-    /// `Ready`, `Draining`, `Starting`, `EndpointsUnknown` or `ServiceNotReady`.
+    /// `Ready`, `Draining`, `Stalled`, `Starting`, `EndpointsUnknown` or `ServiceNotReady`.
     pub reason: &'static str,
     /// A sentence for people.
     pub message: String,
 }
 
-/// Ready when every required service has as many ready pods as it needs and this pod is not stopping.
-pub fn judge(services: &[ServiceView], draining: bool) -> Judgement {
+/// This pod, as its control thread sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnView {
+    pub draining: bool,
+    /// Milliseconds for which the traffic server has not shown that it runs.
+    pub traffic_silent_ms: u64,
+}
+
+/// Past this, transactions sent here would not be answered either.
+pub const TRAFFIC_SILENCE_MS: u64 = 1_000;
+
+/// Ready when every required service has as many ready pods as it needs, and this pod is neither stopping nor stuck.
+pub fn judge(services: &[ServiceView], own: OwnView) -> Judgement {
     let not_ready = |reason, message: String| Judgement { ready: false, reason, message };
-    if draining {
+    if own.draining {
         return not_ready("Draining", "This orchestrator is stopping.".to_owned());
+    }
+    if own.traffic_silent_ms > TRAFFIC_SILENCE_MS {
+        let message = format!("The traffic server has not run for more than {TRAFFIC_SILENCE_MS} ms.");
+        return not_ready("Stalled", message);
     }
     let lacking: Vec<&ServiceView> =
         services.iter().filter(|service| service.required && service.ready < service.min_ready).collect();
@@ -83,7 +98,7 @@ mod tests {
     }
 
     fn check(services: &[ServiceView], draining: bool, ready: bool, reason: &str) -> String {
-        let judgement = judge(services, draining);
+        let judgement = judge(services, OwnView { draining, traffic_silent_ms: 100 });
         assert_eq!((judgement.ready, judgement.reason), (ready, reason), "{services:?}");
         judgement.message
     }
@@ -117,6 +132,16 @@ mod tests {
         let unprobed = ServiceView { unprobed: 2, ..service("a", 0, 2) };
         check(std::slice::from_ref(&unprobed), false, false, "Starting");
         check(&[unprobed, service("b", 0, 1)], false, false, "ServiceNotReady");
+    }
+
+    #[test]
+    fn a_pod_whose_traffic_does_not_run_is_not_ready() {
+        let check = |traffic_silent_ms, ready| {
+            let own = OwnView { draining: false, traffic_silent_ms };
+            assert_eq!(judge(&[service("a", 1, 1)], own).ready, ready, "{traffic_silent_ms}");
+        };
+        check(TRAFFIC_SILENCE_MS, true);
+        check(TRAFFIC_SILENCE_MS + 1, false);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The verdict and its stream.
 
-use bulkhead_cell_runtime::Discovery;
-use bulkhead_process::Monotonic;
+use bulkhead_cell_runtime::{Bound, Discovery};
+use bulkhead_process::{Monotonic, Shutdown};
 use bulkhead_protocol::{Beat, HealthLine, health};
 
 use crate::harness::{Pod, Stalls, Stream, config, eventually, start, start_ready};
@@ -121,4 +121,38 @@ async fn an_optional_service_is_named_but_does_not_count() {
     let mut stream = Stream::open(runtime.addresses.health).await;
     let told = |verdict: &bulkhead_protocol::Verdict| verdict.ready && verdict.message.contains("audit");
     stream.until("ready, with a word about audit", told).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn traffic_that_does_not_run_is_told_although_the_stream_goes_on() {
+    let web = Pod::start("web").await;
+    let config = config(&[&web]);
+    let (told, addresses) = std::sync::mpsc::channel();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let (block, blocked) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = Shutdown::new();
+    let stop = shutdown.clone();
+    // One thread runs its traffic, so that one task can keep it from running.
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let bound = Bound::bind(config).await.expect("binds");
+            told.send(bound.addresses()).expect("is awaited");
+            tokio::spawn(async move {
+                blocked.await.expect("is told to");
+                let _ = held.recv();
+            });
+            bound.run(stop).await
+        })
+    });
+    let addresses = addresses.recv().expect("is told");
+    let mut stream = Stream::open(addresses.health).await;
+    stream.until("ready", |verdict| verdict.ready).await;
+    block.send(()).expect("is awaited");
+    let verdict = stream.until("not ready", |verdict| !verdict.ready).await;
+    assert_eq!(verdict.reason, "Stalled");
+    drop(release);
+    stream.until("ready again", |verdict| verdict.ready).await;
+    shutdown.trigger();
+    tokio::task::spawn_blocking(|| thread.join()).await.expect("ends").expect("no panic").expect("no error");
 }
