@@ -19,7 +19,8 @@ pub trait RequestView {
     fn host(&self) -> Option<&str>;
     /// First value of that field; the name is given in small letters.
     fn header(&self, lower_case_name: &str) -> Option<&[u8]>;
-    /// The whole body; read only where [`crate::Table::needs_body`] said so, or the chosen rule's key is taken from it.
+    /// The whole body. It is asked for only where a rule whose head matches looks into it, or takes its key from it, so
+    /// that who asks in vain knows that it is needed.
     fn body(&self) -> &[u8];
 }
 

@@ -76,7 +76,7 @@ impl<'a, S: CellStates> Scene<'a, S> {
     }
 
     /// Age of the cell that has been in longest; the others ramp beside it.
-    fn oldest(&self, group: usize) -> u64 {
+    pub(crate) fn oldest(&self, group: usize) -> u64 {
         let usable = self.cells(group).filter(|(_, weight, _)| *weight > 0).filter_map(|(_, _, view)| view);
         usable.filter(CellView::is_usable).map(|view| view.ramp_age_ms).max().unwrap_or(0)
     }

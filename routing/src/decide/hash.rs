@@ -7,6 +7,8 @@
 //! one whose name sorts first. The logarithm is libm's, in software, since the processor's or the C library's may
 //! differ in the last bit.
 
+use std::borrow::Cow;
+
 use bulkhead_protocol::{Reason, TransactionId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -29,20 +31,26 @@ impl Key {
 /// # Errors
 /// `Malformed` when the key is in a body that is no JSON, or when an `owner` rule finds no key.
 pub fn key(rule: &Rule, view: &impl RequestView, transaction: &TransactionId) -> Result<Key, Refusal> {
-    let Some(KeySource { source, pointers }) = &rule.key else { return Ok(Key::of(transaction.as_bytes())) };
+    let value = key_value(rule, view)?;
+    Ok(Key::of(value.as_deref().unwrap_or(transaction.as_bytes())))
+}
+
+/// What the rule's key is in this request; none when it is the transaction's id.
+pub(crate) fn key_value<'r>(
+    rule: &Rule,
+    view: &'r impl RequestView,
+) -> Result<Option<Cow<'r, [u8]>>, Refusal> {
+    let Some(KeySource { source, pointers }) = &rule.key else { return Ok(None) };
     let value = if source.is_body() {
         request::read_body(pointers, view)?.pop().flatten()
     } else {
         request::read_head(source, view)
     };
-    match value {
-        Some(value) => Ok(Key::of(&value)),
-        None if rule.owner => Err(Refusal::new(
-            Reason::Malformed,
-            format!("rule {} needs the key {source}, and the request has none", rule.id),
-        )),
-        None => Ok(Key::of(transaction.as_bytes())),
+    if value.is_none() && rule.owner {
+        let detail = format!("rule {} needs the key {source}, and the request has none", rule.id);
+        return Err(Refusal::new(Reason::Malformed, detail));
     }
+    Ok(value)
 }
 
 pub(crate) fn digest_name(name: &str) -> u64 {

@@ -6,7 +6,7 @@ use super::Refusal;
 use crate::request::{self, RequestView};
 use crate::table::{Open, Rule, Table, TableListener};
 
-/// The first rule of the listener that matches.
+/// The first rule of the listener that matches. The body is asked for only where the rule depends on it.
 ///
 /// # Errors
 /// `NoRule` when none matches; `Malformed` when a rule that could match needs the body, and that is no JSON: such a
@@ -30,10 +30,6 @@ pub fn match_rule<'t>(
     rule.ok_or_else(|| {
         Refusal::new(Reason::NoRule, format!("no rule of listener {:?} matches", listener.name))
     })
-}
-
-pub(crate) fn needs_body(listener: &TableListener, view: &impl RequestView) -> bool {
-    by_head(listener, view).needs_body()
 }
 
 fn by_head<'t>(listener: &'t TableListener, view: &impl RequestView) -> Open<'t> {

@@ -11,11 +11,11 @@ use bulkhead_protocol::Reason;
 
 use crate::table::CellIndex;
 
+pub(crate) use choose::Scene;
 pub use choose::{choose, shares};
-pub(crate) use hash::digest_name;
 pub use hash::{Key, key};
+pub(crate) use hash::{digest_name, key_value, score};
 pub use matching::match_rule;
-pub(crate) use matching::needs_body;
 
 /// Why no cell gets the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

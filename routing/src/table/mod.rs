@@ -19,7 +19,6 @@ use bulkhead_crds::router::Limits;
 
 use crate::condition::Source;
 use crate::json::Pointers;
-use crate::request::RequestView;
 use index::Index;
 pub(crate) use index::Open;
 
@@ -201,12 +200,6 @@ impl Table {
 
     pub fn listener(&self, name: &str) -> Option<&TableListener> {
         self.listeners.iter().find(|listener| listener.name == name)
-    }
-
-    /// Whether a rule that the request's head could match looks into the body, so that it must be whole before
-    /// [`crate::decide::match_rule`] is asked.
-    pub fn needs_body(&self, listener: &str, view: &impl RequestView) -> bool {
-        self.listener(listener).is_some_and(|listener| crate::decide::needs_body(listener, view))
     }
 
     /// Every rule that some listener serves.

@@ -102,11 +102,11 @@ fn index(arms: &[Vec<Condition>]) -> Index {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
     fn the_index_finds_what_a_scan_finds(
-        arms in prop::collection::vec(arm(), 0..80),
-        requests in prop::collection::vec(request(), 24),
+        arms in prop::collection::vec(arm(), 0..60),
+        requests in prop::collection::vec(request(), 8),
     ) {
         let index = index(&arms);
         for request in requests {
