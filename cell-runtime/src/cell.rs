@@ -18,6 +18,9 @@ use crate::probe;
 use crate::service::Service;
 use crate::verdict::{Judgement, ServiceView};
 
+/// A judge that did not run for so long knows nothing of the time between.
+const STALL_MS: u64 = 500;
+
 pub(crate) struct Cell {
     pub(crate) config: CellConfig,
     pub(crate) pod: String,
@@ -35,6 +38,8 @@ pub(crate) struct Cell {
     pub(crate) peers: watch::Sender<Vec<SocketAddr>>,
     pub(crate) routers: AtomicU32,
     draining: AtomicBool,
+    /// When the verdict was last judged, in milliseconds of `clock`.
+    judged: AtomicU64,
     /// When traffic last showed that it runs, in milliseconds of `clock`.
     traffic_seen: AtomicU64,
 }
@@ -68,6 +73,7 @@ impl Cell {
             peers: watch::Sender::default(),
             routers: AtomicU32::new(0),
             draining: AtomicBool::new(false),
+            judged: AtomicU64::new(0),
             traffic_seen: AtomicU64::new(0),
         }
     }
@@ -120,7 +126,7 @@ impl Cell {
             ready: spoken.judgement.ready,
             reason: spoken.judgement.reason.to_owned(),
             message: spoken.judgement.message,
-            ready_for_ms: spoken.age.ready_for_ms(self.clock.millis()).unwrap_or(0),
+            ready_for_ms: self.ready_for_ms(spoken.age),
             in_flight: beat.in_flight,
             capacity: self.limits.cell_in_flight(),
             revision: self.config.revision.clone(),
@@ -132,10 +138,25 @@ impl Cell {
     pub(crate) fn beat(&self) -> Beat {
         let age = self.spoken.borrow().age;
         Beat {
-            ready_for_ms: age.ready_for_ms(self.clock.millis()).unwrap_or(0),
+            ready_for_ms: self.ready_for_ms(age),
             in_flight: self.limits.in_flight(),
             routers: self.routers.load(Ordering::SeqCst),
         }
+    }
+
+    /// 0 also while the judge has not run for too long: a line may be due before it notices the stall itself.
+    fn ready_for_ms(&self, age: Age) -> u64 {
+        let now = self.clock.millis();
+        if now.saturating_sub(self.judged.load(Ordering::SeqCst)) > STALL_MS {
+            return 0;
+        }
+        age.ready_for_ms(now).unwrap_or(0)
+    }
+
+    /// The judge runs; returns for how long it did not, in milliseconds, when that was too long.
+    pub(crate) fn judging(&self, now: u64) -> Option<u64> {
+        let gap = now.saturating_sub(self.judged.swap(now, Ordering::SeqCst));
+        (gap > STALL_MS).then_some(gap)
     }
 
     /// A place among the transactions under way; `None` past the capacity.

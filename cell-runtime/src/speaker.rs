@@ -11,11 +11,8 @@ use crate::peers;
 use crate::verdict::{OwnView, judge};
 
 const TICK: Duration = Duration::from_millis(100);
-/// A loop that did not run for so long knows nothing of the time between.
-const STALL_MS: u64 = 500;
 
 pub(crate) async fn run(cell: Arc<Cell>) {
-    let mut last = cell.clock.millis();
     let mut asked_peers = false;
     loop {
         tokio::select! {
@@ -23,13 +20,12 @@ pub(crate) async fn run(cell: Arc<Cell>) {
             () = tokio::time::sleep(TICK) => {}
         }
         let now = cell.clock.millis();
-        if now.saturating_sub(last) > STALL_MS {
-            tracing::warn!(stalled_ms = now - last, "this process was not run for a while");
+        if let Some(stalled_ms) = cell.judging(now) {
+            tracing::warn!(stalled_ms, "this process was not run for a while");
             step(&cell, Event::Stalled, now);
             // Traffic was stopped with everything else, and is judged by what it does from now on.
             cell.see_traffic();
         }
-        last = now;
         if speak(&cell, now) && !asked_peers {
             asked_peers = true;
             tokio::spawn(inherit(Arc::clone(&cell)));

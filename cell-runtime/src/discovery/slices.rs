@@ -32,16 +32,15 @@ pub(crate) fn pods(slices: &Slices, service: &str, port: u16) -> Vec<SocketAddr>
     pods
 }
 
-/// Health addresses of the other orchestrators, those that are ready, this pod not among them.
+/// Health addresses of the other orchestrators, those that serve, this pod not among them.
 pub(crate) fn peers(slices: &Slices, own_pod: &str) -> Vec<SocketAddr> {
     let mut peers = Vec::new();
     for slice in of_service(slices, PEERS_SERVICE) {
         let named = slice.ports.iter().flatten().find(|port| port.name.as_deref() == Some(HEALTH_PORT));
         let Some(port) = named.and_then(|port| u16::try_from(port.port?).ok()) else { continue };
         for endpoint in &slice.endpoints {
-            let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
             let own = endpoint.target_ref.as_ref().is_some_and(|pod| pod.name.as_deref() == Some(own_pod));
-            if ready && !own {
+            if is_serving(endpoint) && !is_stopping(endpoint) && !own {
                 peers.extend(addresses(endpoint, port));
             }
         }
@@ -66,6 +65,12 @@ fn target_port(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
         [only] => Some(*only),
         several => several.iter().copied().find(|port| *port == wanted),
     }
+}
+
+/// `ready` is true for all where a Service publishes pods that are not ready; `serving` says what their probes say.
+fn is_serving(endpoint: &Endpoint) -> bool {
+    let conditions = endpoint.conditions.as_ref();
+    conditions.and_then(|conditions| conditions.serving.or(conditions.ready)).unwrap_or(true)
 }
 
 fn is_stopping(endpoint: &Endpoint) -> bool {
@@ -126,14 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_the_other_ready_orchestrators_at_their_health_port() {
+    fn peers_are_the_other_serving_orchestrators_at_their_health_port() {
         let slices = slices(&serde_json::json!([slice(
             "cell-runtime",
             &serde_json::json!([{"name": "traffic", "port": 8080}, {"name": "health", "port": 8081}]),
             &serde_json::json!([
                 {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "me"}},
                 {"addresses": ["10.0.0.2"], "targetRef": {"kind": "Pod", "name": "peer"}},
-                {"addresses": ["10.0.0.3"], "conditions": {"ready": false}},
+                {"addresses": ["10.0.0.3"], "conditions": {"ready": true, "serving": false}},
+                {"addresses": ["10.0.0.4"], "conditions": {"ready": true, "terminating": true}},
             ]),
         )]));
         assert_eq!(texts(&peers(&slices, "me")), ["10.0.0.2:8081"]);
