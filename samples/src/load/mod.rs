@@ -6,6 +6,7 @@ mod client;
 pub mod histogram;
 pub mod report;
 pub mod tally;
+mod timer;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -139,6 +140,7 @@ struct Schedule {
 
 async fn work(schedule: Arc<Schedule>, mut client: client::Client) {
     let stopped = schedule.stop.requested();
+    let timer = timer::Timer::new().ok();
     tokio::pin!(stopped);
     loop {
         let number = schedule.next.fetch_add(1, Ordering::Relaxed);
@@ -149,12 +151,21 @@ async fn work(schedule: Arc<Schedule>, mut client: client::Client) {
         let wait = due.saturating_sub(schedule.clock.micros());
         if wait > 0 {
             tokio::select! {
-                () = tokio::time::sleep(Duration::from_micros(wait)) => {}
+                () = sleep(timer.as_ref(), Duration::from_micros(wait)) => {}
                 () = &mut stopped => return,
             }
         }
         client.request(number, due, schedule.clock).await;
     }
+}
+
+async fn sleep(timer: Option<&timer::Timer>, wait: Duration) {
+    if let Some(timer) = timer
+        && timer.sleep(wait).await.is_ok()
+    {
+        return;
+    }
+    tokio::time::sleep(wait).await;
 }
 
 #[cfg(test)]
