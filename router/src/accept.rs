@@ -162,6 +162,10 @@ impl Doors {
             let settings = connection.listener.settings();
             let (phase, millis) = connection.watch.phase();
             let lasted = Duration::from_millis(millis);
+            if Duration::from_millis(connection.watch.blocked()) >= settings.idle_timeout {
+                // It asked for an answer and does not take it.
+                connection.watch.kick(Kick::Abort);
+            }
             match phase {
                 Phase::Idle if lasted >= settings.idle_timeout => connection.watch.kick(Kick::Graceful),
                 Phase::Head if lasted >= settings.header_timeout => connection.watch.kick(Kick::Abort),

@@ -107,7 +107,7 @@ fn sync(state: &Rc<RefCell<State>>, snapshot: &Snapshot) {
             load: Load::default(),
         });
         watched.live = Arc::clone(live);
-        watched.load.set_capacity(cell.capacity.as_ref().and_then(|capacity| capacity.in_flight));
+        watched.load.set_capacity(cell.capacity.clone());
         let wanted: HashMap<PodName, &Arc<PodLive>> =
             snapshot.pods(index).iter().map(|pod| (name_of(pod.at), pod)).collect();
         let gone: Vec<PodName> =

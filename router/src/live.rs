@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
@@ -22,6 +23,8 @@ pub(crate) struct CellLive {
     in_flight: AtomicU32,
     /// How many this router may have under way there; `u32::MAX` is no limit.
     allowance: AtomicU32,
+    /// Requests that this router may begin there each second.
+    rate: Rate,
     report: ArcSwap<CellReport>,
 }
 
@@ -52,6 +55,7 @@ impl CellLive {
             ramp_from: AtomicU64::new(NO_RAMP),
             in_flight: AtomicU32::new(0),
             allowance: AtomicU32::new(u32::MAX),
+            rate: Rate::default(),
             report: ArcSwap::from_pointee(report),
         }
     }
@@ -79,9 +83,9 @@ impl CellLive {
     }
 
     /// Counts one more under way, unless the cell has its fill of this router.
-    pub(crate) fn admit(&self) -> bool {
+    pub(crate) fn admit(&self, now: Duration) -> bool {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let admitted = before < self.allowance.load(Ordering::Relaxed);
+        let admitted = before < self.allowance.load(Ordering::Relaxed) && self.rate.admit(now);
         if !admitted {
             self.leave();
         }
@@ -92,8 +96,9 @@ impl CellLive {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_allowance(&self, allowance: u32) {
-        self.allowance.store(allowance, Ordering::Relaxed);
+    pub(crate) fn set_allowance(&self, allowance: Allowance) {
+        self.allowance.store(allowance.in_flight, Ordering::Relaxed);
+        self.rate.set(allowance.per_second);
     }
 
     pub(crate) fn report(&self) -> Arc<CellReport> {
@@ -104,6 +109,43 @@ impl CellLive {
         if **self.report.load() != report {
             self.report.store(Arc::new(report));
         }
+    }
+}
+
+/// What a cell has room for, of this router's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Allowance {
+    /// Transactions under way at the same time; `u32::MAX` is no limit.
+    pub(crate) in_flight: u32,
+    /// Requests begun each second.
+    pub(crate) per_second: Option<f64>,
+}
+
+/// Requests at a bounded rate, on one atomic: the time at which the next would be due if they came evenly. A tenth of a
+/// second's worth may come at once.
+#[derive(Default)]
+struct Rate {
+    /// Nanoseconds between two; 0 is no limit.
+    interval: AtomicU64,
+    due: AtomicU64,
+}
+
+const BURST_NANOS: u64 = 100_000_000;
+
+impl Rate {
+    fn set(&self, per_second: Option<f64>) {
+        let interval = per_second.map_or(0.0, |rate| 1e9 / rate.max(1e-3));
+        self.interval.store(interval as u64, Ordering::Relaxed);
+    }
+
+    fn admit(&self, now: Duration) -> bool {
+        let interval = self.interval.load(Ordering::Relaxed);
+        if interval == 0 {
+            return true;
+        }
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let next = |due: u64| (due <= now.saturating_add(BURST_NANOS)).then(|| due.max(now) + interval);
+        self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }
 
@@ -160,12 +202,25 @@ mod tests {
     #[test]
     fn a_cell_takes_no_more_than_its_allowance() {
         let cell = CellLive::new("a");
-        cell.set_allowance(2);
-        assert!(cell.admit() && cell.admit());
-        assert!(!cell.admit());
+        cell.set_allowance(Allowance { in_flight: 2, per_second: None });
+        let now = Duration::ZERO;
+        assert!(cell.admit(now) && cell.admit(now));
+        assert!(!cell.admit(now));
         assert_eq!(cell.in_flight(), 2);
         cell.leave();
-        assert!(cell.admit());
+        assert!(cell.admit(now));
+    }
+
+    #[test]
+    fn a_cell_takes_no_more_each_second_than_its_rate() {
+        let cell = CellLive::new("a");
+        cell.set_allowance(Allowance { in_flight: u32::MAX, per_second: Some(100.0) });
+        let admitted = |second: u64| {
+            (0..1_000).filter(|ms| cell.admit(Duration::from_millis(second * 1_000 + ms))).count()
+        };
+        // A burst of ten, and a hundred each second from then on.
+        assert!((105..=112).contains(&admitted(1)));
+        assert!((99..=101).contains(&admitted(2)));
     }
 
     #[test]

@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bulkhead_crds::cell::Capacity;
 use bulkhead_protocol::HealthLine;
+
+use crate::live::Allowance;
 
 /// What the pods of one cell last said of their load.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     /// From the Cell's spec; it goes before what pods say.
-    written: Option<u32>,
+    written: Option<Capacity>,
     /// From the pods.
     said: Option<u32>,
     pods: HashMap<Arc<str>, PodLoad>,
@@ -23,13 +26,13 @@ struct PodLoad {
 }
 
 impl Load {
-    pub(crate) fn set_capacity(&mut self, written: Option<u32>) {
+    pub(crate) fn set_capacity(&mut self, written: Option<Capacity>) {
         self.written = written;
     }
 
-    /// Takes a line of a pod's stream, and says how many transactions this router may have under way in the cell when
-    /// it has `mine` now.
-    pub(crate) fn hear(&mut self, pod: &Arc<str>, line: &HealthLine, mine: u32) -> u32 {
+    /// Takes a line of a pod's stream, and says how much of the cell this router may use when it has `mine` under way
+    /// there now.
+    pub(crate) fn hear(&mut self, pod: &Arc<str>, line: &HealthLine, mine: u32) -> Allowance {
         let load = match line {
             HealthLine::Verdict(verdict) => {
                 self.said = verdict.capacity;
@@ -51,12 +54,20 @@ impl Load {
         &self.message
     }
 
-    /// Mine, and my part of what nobody has: the routers that stream from the cell share it evenly.
-    fn allowance(&self, mine: u32) -> u32 {
-        let Some(capacity) = self.written.or(self.said) else { return u32::MAX };
-        let in_flight: u32 = self.pods.values().map(|pod| pod.in_flight).sum();
+    /// Of transactions, mine and my part of what nobody has; of requests, my part: the routers that stream from the cell
+    /// share both evenly.
+    fn allowance(&self, mine: u32) -> Allowance {
         let routers = self.pods.values().map(|pod| pod.routers).max().unwrap_or(1).max(1);
-        mine.saturating_add(capacity.saturating_sub(in_flight).div_ceil(routers)).min(capacity)
+        let written = self.written.as_ref();
+        let in_flight = match written.and_then(|written| written.in_flight).or(self.said) {
+            None => u32::MAX,
+            Some(capacity) => {
+                let taken: u32 = self.pods.values().map(|pod| pod.in_flight).sum();
+                mine.saturating_add(capacity.saturating_sub(taken).div_ceil(routers)).min(capacity)
+            }
+        };
+        let per_second = written.and_then(|written| written.requests_per_second);
+        Allowance { in_flight, per_second: per_second.map(|rate| f64::from(rate) / f64::from(routers)) }
     }
 }
 
@@ -68,13 +79,17 @@ mod tests {
 
     fn check(written: Option<u32>, pods: &[(u32, u32)], mine: u32, expected: u32) {
         let mut load = Load::default();
-        load.set_capacity(written);
-        let mut allowance = 0;
+        load.set_capacity(
+            written.map(|limit| Capacity { in_flight: Some(limit), requests_per_second: Some(30) }),
+        );
+        let mut allowance = None;
         for (place, (in_flight, routers)) in pods.iter().enumerate() {
             let beat = Beat { in_flight: *in_flight, routers: *routers, ..Beat::default() };
-            allowance = load.hear(&place.to_string().into(), &HealthLine::Beat(beat), mine);
+            allowance = Some(load.hear(&place.to_string().into(), &HealthLine::Beat(beat), mine));
         }
-        assert_eq!(allowance, expected);
+        let routers = pods.iter().map(|(_, routers)| f64::from(*routers)).fold(0.0, f64::max);
+        let per_second = written.map(|_| 30.0 / routers);
+        assert_eq!(allowance, Some(Allowance { in_flight: expected, per_second }));
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn counters(
 /// Reads off what the router is, each time that it is asked.
 pub(crate) struct Readings {
     shared: Arc<Shared>,
-    freshness: Arc<Freshness>,
+    freshness: Freshness,
     cell_in: GaugeVec,
     cell_weight: GaugeVec,
     cell_in_flight: GaugeVec,
@@ -209,7 +209,7 @@ impl Readings {
     pub(crate) fn register(
         registry: &Registry,
         shared: Arc<Shared>,
-        freshness: Arc<Freshness>,
+        freshness: Freshness,
     ) -> prometheus::Result<()> {
         let vec = |name: &str, help: &str, label: &str| GaugeVec::new(Opts::new(name, help), &[label]);
         let readings = Self {
@@ -237,7 +237,7 @@ impl Readings {
             )?,
             watch_age: vec(
                 "bulkhead_router_watch_age_seconds",
-                "Seconds since anything was heard of objects of this kind.",
+                "Seconds since the API server said anything of this kind, bookmarks included.",
                 "kind",
             )?,
         };

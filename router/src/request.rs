@@ -69,7 +69,7 @@ async fn handle(
             return Err(internal("the chosen cell is not in the table"));
         };
         life.chose(rule, cell);
-        if !cell.live.admit() {
+        if !cell.live.admit(worker.clock().elapsed()) {
             tried.full(cell);
             continue;
         }

@@ -141,7 +141,7 @@ fn feeders(
     let clock = shared.clock;
     let freshness = Freshness::new(clock);
     let registry = &config.registry;
-    Readings::register(registry, Arc::clone(shared), Arc::clone(&freshness))?;
+    Readings::register(registry, Arc::clone(shared), freshness.clone())?;
     let (changes, to_builder) = mpsc::channel(CHANGES);
     let (published, tables) = watch::channel(Arc::new(Snapshot::default()));
     let builder = Builder {

@@ -51,16 +51,21 @@ pub(crate) enum Kick {
 pub(crate) struct Watch {
     phase: AtomicU8,
     since: AtomicU64,
+    /// Since when the client takes no bytes; `FLOWING` while it does.
+    blocked_since: AtomicU64,
     kick: AtomicU8,
     kicked: Notify,
     clock: Monotonic,
 }
+
+const FLOWING: u64 = u64::MAX;
 
 impl Watch {
     pub(crate) fn new(clock: Monotonic) -> Arc<Self> {
         Arc::new(Self {
             phase: AtomicU8::new(Phase::Idle as u8),
             since: AtomicU64::new(clock.millis()),
+            blocked_since: AtomicU64::new(FLOWING),
             kick: AtomicU8::new(Kick::None as u8),
             kicked: Notify::new(),
             clock,
@@ -75,6 +80,23 @@ impl Watch {
             _ => Phase::Busy,
         };
         (phase, self.clock.millis().saturating_sub(self.since.load(Ordering::Relaxed)))
+    }
+
+    /// For how many milliseconds the client has taken none of the bytes that wait for it.
+    pub(crate) fn blocked(&self) -> u64 {
+        match self.blocked_since.load(Ordering::Relaxed) {
+            FLOWING => 0,
+            since => self.clock.millis().saturating_sub(since),
+        }
+    }
+
+    fn wrote<T>(&self, polled: &Poll<T>) {
+        let was_flowing = self.blocked_since.load(Ordering::Relaxed) == FLOWING;
+        if polled.is_ready() && !was_flowing {
+            self.blocked_since.store(FLOWING, Ordering::Relaxed);
+        } else if polled.is_pending() && was_flowing {
+            self.blocked_since.store(self.clock.millis(), Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn kick(&self, kick: Kick) {
@@ -228,7 +250,9 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch.wrote(&polled);
+        polled
     }
 
     fn poll_write_vectored(
@@ -236,7 +260,9 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.watch.wrote(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,19 +1,16 @@
 //! Objects from the API server: one watch for each kind, whole lists first. An object that cannot be read is skipped
 //! and reported. Read-only.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
-use bulkhead_process::Monotonic;
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::DeserializeGuard;
 use kube::runtime::utils::Backoff;
@@ -23,40 +20,14 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use super::freshness::Freshness;
 use crate::objects::{Change, Kind, Objects, Pod, Slice, Touched, key};
 
 /// Load balancers cut idle connections silently after four minutes or more; the server ends each watch before.
 const WATCH_SECONDS: u32 = 200;
 /// Between two tries at a server that does not answer. Short, so that what was missed is caught up with in seconds.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MOST: Duration = Duration::from_secs(2);
-
-/// When each kind was last heard of, by the process's clock: for the metric that shows a deaf watch.
-pub(crate) struct Freshness {
-    clock: Monotonic,
-    heard: BTreeMap<&'static str, AtomicU64>,
-}
-
-impl Freshness {
-    pub(crate) fn new(clock: Monotonic) -> Arc<Self> {
-        let kinds = [Router::NAME, Cell::NAME, RoutingPolicy::NAME, TrafficShift::NAME, "EndpointSlice"];
-        Arc::new(Self { clock, heard: kinds.into_iter().map(|kind| (kind, AtomicU64::new(0))).collect() })
-    }
-
-    fn note(&self, kind: &str) {
-        if let Some(heard) = self.heard.get(kind) {
-            heard.store(self.clock.millis(), Ordering::Relaxed);
-        }
-    }
-
-    /// Seconds since each kind was last heard of.
-    pub(crate) fn ages(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let now = self.clock.millis();
-        self.heard.iter().map(move |(kind, heard)| {
-            (*kind, now.saturating_sub(heard.load(Ordering::Relaxed)) as f64 / 1000.0)
-        })
-    }
-}
+const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// Watches every kind until the builder is gone.
 ///
@@ -65,8 +36,10 @@ impl Freshness {
 pub(crate) async fn watch(
     kubeconfig: Option<PathBuf>,
     changes: mpsc::Sender<Change>,
-    freshness: Arc<Freshness>,
+    freshness: Freshness,
 ) -> anyhow::Result<()> {
+    // Another part of the process may have chosen one before, which serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
         Some(path) => {
             let options = KubeConfigOptions::default();
@@ -75,16 +48,16 @@ pub(crate) async fn watch(
         None => kube::Config::infer().await?,
     };
     config.connect_timeout = Some(Duration::from_secs(2));
-    let client = Client::try_from(config)?;
+    let client = ClientBuilder::try_from(config)?.with_layer(&freshness.layer()).build();
     let slices = Config::default()
         .timeout(WATCH_SECONDS)
         .labels(&format!("kubernetes.io/service-name={}", names::CELL_RUNTIME));
     tokio::join!(
-        objects::<Router>(&client, &changes, &freshness),
-        objects::<Cell>(&client, &changes, &freshness),
-        objects::<RoutingPolicy>(&client, &changes, &freshness),
-        objects::<TrafficShift>(&client, &changes, &freshness),
-        endpoint_slices(Api::all(client.clone()), slices, &changes, &freshness),
+        objects::<Router>(&client, &changes),
+        objects::<Cell>(&client, &changes),
+        objects::<RoutingPolicy>(&client, &changes),
+        objects::<TrafficShift>(&client, &changes),
+        endpoint_slices(Api::all(client.clone()), slices, &changes),
     );
     Ok(())
 }
@@ -96,7 +69,7 @@ where
     watcher(api, config).backoff(Retry::default())
 }
 
-async fn objects<K>(client: &Client, changes: &mpsc::Sender<Change>, freshness: &Freshness)
+async fn objects<K>(client: &Client, changes: &mpsc::Sender<Change>)
 where
     K: Kind + DeserializeOwned + Debug + Send + 'static,
 {
@@ -109,25 +82,22 @@ where
                 tracing::warn!(kind = K::NAME, %error, "the watch failed and is tried again");
                 continue;
             }
-            Ok(event) => {
-                freshness.note(K::NAME);
-                match event {
-                    Event::Init => {
-                        listed.clear();
-                        continue;
-                    }
-                    Event::InitApply(object) => {
-                        listed.push(object);
-                        continue;
-                    }
-                    Event::InitDone => {
-                        let listed = std::mem::take(&mut listed);
-                        Box::new(move |objects| replace::<K>(objects, listed))
-                    }
-                    Event::Apply(object) => Box::new(move |objects| apply::<K>(objects, object)),
-                    Event::Delete(object) => Box::new(move |objects| remove::<K>(objects, &object)),
+            Ok(event) => match event {
+                Event::Init => {
+                    listed.clear();
+                    continue;
                 }
-            }
+                Event::InitApply(object) => {
+                    listed.push(object);
+                    continue;
+                }
+                Event::InitDone => {
+                    let listed = std::mem::take(&mut listed);
+                    Box::new(move |objects| replace::<K>(objects, listed))
+                }
+                Event::Apply(object) => Box::new(move |objects| apply::<K>(objects, object)),
+                Event::Delete(object) => Box::new(move |objects| remove::<K>(objects, &object)),
+            },
         };
         if changes.send(change).await.is_err() {
             return;
@@ -196,19 +166,13 @@ fn report<K: Kind>(objects: &mut Objects, namespace: Option<&str>, name: &str, e
     objects.bad.insert(label, error.to_owned());
 }
 
-async fn endpoint_slices(
-    api: Api<EndpointSlice>,
-    config: Config,
-    changes: &mpsc::Sender<Change>,
-    freshness: &Freshness,
-) {
+async fn endpoint_slices(api: Api<EndpointSlice>, config: Config, changes: &mpsc::Sender<Change>) {
     let mut events = std::pin::pin!(events(api, config).inspect_err(
         |error| tracing::warn!(kind = "EndpointSlice", %error, "the watch failed and is tried again")
     ));
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
         let Ok(event) = event else { continue };
-        freshness.note("EndpointSlice");
         let change: Change = match event {
             Event::Init => {
                 listed.clear();

@@ -3,8 +3,10 @@
 
 mod document;
 mod folder;
+mod freshness;
 mod kubernetes;
 mod schema;
 
 pub(crate) use folder::watch as watch_folder;
-pub(crate) use kubernetes::{Freshness, watch as watch_kubernetes};
+pub(crate) use freshness::Freshness;
+pub(crate) use kubernetes::watch as watch_kubernetes;

@@ -1,9 +1,11 @@
 //! A whole router in this process, between clients and fake cells: what goes in, what comes out, and who was hit.
 
+mod api;
 mod bodies;
 mod client;
 mod fake;
 mod health;
+mod kubernetes;
 mod lifecycle;
 mod restarts;
 mod routing;

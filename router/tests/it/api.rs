@@ -1,0 +1,190 @@
+//! An API server in this process: lists and watches of the kinds that routers read, and nothing else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::stream;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+struct Store {
+    version: u64,
+    objects: BTreeMap<(String, String), Value>,
+    /// Every change with its version and kind.
+    log: Vec<(u64, String, Value)>,
+    /// Kinds whose lists are not answered for now.
+    held: Vec<String>,
+}
+
+struct Inner {
+    store: Mutex<Store>,
+    changed: watch::Sender<u64>,
+}
+
+/// A running API server.
+pub(crate) struct FakeApi {
+    pub(crate) address: SocketAddr,
+    inner: Arc<Inner>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl FakeApi {
+    pub(crate) async fn start() -> Self {
+        let store = Store { version: 1, objects: BTreeMap::new(), log: Vec::new(), held: Vec::new() };
+        let inner = Arc::new(Inner { store: Mutex::new(store), changed: watch::Sender::new(0) });
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let address = listener.local_addr().expect("is bound");
+        let mut api = Self { address, inner, server: None };
+        api.serve(listener);
+        api
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let routes = axum::Router::new()
+            .route("/apis/{group}/{version}/{plural}", get(answer))
+            .with_state(Arc::clone(&self.inner));
+        self.server = Some(tokio::spawn(async move {
+            let _ = axum::serve(listener, routes).await;
+        }));
+    }
+
+    /// Refuses connections and ends every watch.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+            let _ = server.await;
+        }
+        // Watches run in tasks of their own, which end with their store's version going to the end.
+        self.inner.changed.send_replace(u64::MAX);
+    }
+
+    pub(crate) async fn start_again(&mut self) {
+        self.inner.changed.send_replace(0);
+        let listener = TcpListener::bind(self.address).await.expect("the port is free again");
+        self.serve(listener);
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.inner.store.lock().expect("no test panics here")
+    }
+
+    /// Does not answer lists of that kind until they are released.
+    pub(crate) fn hold(&self, plural: &str) {
+        self.store().held.push(plural.to_owned());
+    }
+
+    pub(crate) fn release(&self) {
+        self.store().held.clear();
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.inner.changed.send_modify(|version| *version = version.saturating_add(1));
+    }
+
+    /// Applies YAML documents, each as if it had the generation given.
+    pub(crate) fn apply(&self, text: &str, generation: i64) {
+        for document in text.split("---\n").filter(|document| !document.trim().is_empty()) {
+            let mut value: Value = serde_yaml::from_str(document).expect("is YAML");
+            let kind = value["kind"].as_str().expect("has a kind").to_lowercase();
+            let plural = if let Some(stem) = kind.strip_suffix('y') {
+                format!("{stem}ies")
+            } else {
+                format!("{kind}s")
+            };
+            let name = value["metadata"]["name"].as_str().expect("has a name").to_owned();
+            let namespace = value["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+            let mut store = self.store();
+            store.version += 1;
+            let version = store.version;
+            value["metadata"]["resourceVersion"] = version.to_string().into();
+            value["metadata"]["generation"] = generation.into();
+            value["metadata"]["uid"] = format!("{plural}-{namespace}-{name}").into();
+            let known = store.objects.insert((plural.clone(), format!("{namespace}/{name}")), value.clone());
+            let change = if known.is_some() { "MODIFIED" } else { "ADDED" };
+            store.log.push((version, plural, json!({"type": change, "object": value})));
+        }
+        self.tell();
+    }
+
+    pub(crate) fn delete(&self, plural: &str, name: &str) {
+        let mut store = self.store();
+        store.version += 1;
+        let version = store.version;
+        let gone = store.objects.remove(&(plural.to_owned(), format!("/{name}"))).expect("exists");
+        store.log.push((version, plural.to_owned(), json!({"type": "DELETED", "object": gone})));
+        drop(store);
+        self.tell();
+    }
+}
+
+impl Drop for FakeApi {
+    fn drop(&mut self) {
+        if let Some(server) = &self.server {
+            server.abort();
+        }
+        self.inner.changed.send_replace(u64::MAX);
+    }
+}
+
+async fn answer(
+    State(inner): State<Arc<Inner>>,
+    Path((_, _, plural)): Path<(String, String, String)>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let mut changed = inner.changed.subscribe();
+    if query.contains_key("watch") {
+        let from = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+        return watching(inner, plural, from);
+    }
+    while inner.store.lock().expect("no test panics here").held.contains(&plural) {
+        if changed.changed().await.is_err() {
+            break;
+        }
+    }
+    let store = inner.store.lock().expect("no test panics here");
+    let items: Vec<&Value> =
+        store.objects.iter().filter(|((kind, _), _)| *kind == plural).map(|(_, value)| value).collect();
+    Json(json!({
+        "kind": "List",
+        "apiVersion": "v1",
+        "metadata": {"resourceVersion": store.version.to_string()},
+        "items": items,
+    }))
+    .into_response()
+}
+
+fn watching(inner: Arc<Inner>, plural: String, from: u64) -> Response {
+    let changed = inner.changed.subscribe();
+    let lines = stream::unfold((inner, changed, from), move |(inner, mut changed, from)| {
+        let plural = plural.clone();
+        async move {
+            loop {
+                let stopped = *changed.borrow_and_update() == u64::MAX;
+                let next = {
+                    let store = inner.store.lock().expect("no test panics here");
+                    store.log.iter().find(|(version, kind, _)| *version > from && *kind == plural).cloned()
+                };
+                match next {
+                    _ if stopped => return None,
+                    Some((version, _, event)) => {
+                        let line = Bytes::from(event.to_string() + "\n");
+                        return Some((Ok::<_, Infallible>(line), (inner, changed, version)));
+                    }
+                    None => changed.changed().await.ok()?,
+                }
+            }
+        }
+    });
+    Body::from_stream(lines).into_response()
+}

@@ -1,0 +1,194 @@
+//! Tables from an API server's watches: whole lists only, and on with the last one while the server is away.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use bulkhead_process::{Monotonic, Shutdown};
+use bulkhead_protocol::Serving;
+use bulkhead_router::{Config, Running, Source, start};
+use tempfile::TempDir;
+
+use crate::api::FakeApi;
+use crate::client::{Answer, Client, get};
+use crate::fake::FakeCell;
+use crate::world::{ROUTER, even, eventually};
+
+/// A router that reads a fake API server.
+struct Cluster {
+    api: FakeApi,
+    cells: Vec<FakeCell>,
+    router: Running,
+    shutdown: Shutdown,
+    _folder: TempDir,
+}
+
+fn cell(name: &str, weight: &str) -> String {
+    format!(
+        "apiVersion: bulkhead.dev/v1alpha1\nkind: Cell\nmetadata: {{name: {name}}}\nspec: {{weight: {weight}, template: t}}\n"
+    )
+}
+
+/// The pods of a cell, not ready in the eyes of Kubernetes.
+fn slice(cell: &str, address: SocketAddr) -> String {
+    format!(
+        "apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: cell-runtime-x, namespace: cell-{cell}, labels: {{kubernetes.io/service-name: cell-runtime}}}}
+addressType: IPv4
+ports: [{{name: traffic, port: {}}}, {{name: health, port: {}}}]
+endpoints: [{{addresses: ['{}'], conditions: {{ready: false}}}}]
+",
+        address.port(),
+        address.port() + 1,
+        address.ip()
+    )
+}
+
+impl Cluster {
+    /// With cells a and b, applied before the router starts.
+    async fn start(before: impl FnOnce(&FakeApi)) -> Self {
+        let api = FakeApi::start().await;
+        let cells = vec![FakeCell::start("a").await, FakeCell::start("b").await];
+        api.apply(&ROUTER.replace("LIMITS", "{}"), 1);
+        api.apply(&even(), 1);
+        for fake in &cells {
+            api.apply(&cell(fake.name(), "100"), 1);
+            api.apply(&slice(fake.name(), fake.address), 1);
+        }
+        before(&api);
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]\nusers: [{{name: c, user: {{}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: c}}}}]\n",
+            api.address
+        );
+        fs::write(&kubeconfig, text).expect("is written");
+        let mut config = Config::local("main", "http", Source::Kubernetes);
+        config.kubeconfig = Some(kubeconfig);
+        config.threads = NonZeroUsize::new(1);
+        let shutdown = Shutdown::new();
+        let router = start(config, shutdown.clone()).await.expect("starts");
+        Self { api, cells, router, shutdown, _folder: folder }
+    }
+
+    async fn admin(&self, path: &str) -> Answer {
+        Client::connect(self.router.admin_address()).await.send(get(path)).await
+    }
+
+    async fn serving(&self) -> Serving {
+        serde_json::from_slice(&self.admin("/v1/serving").await.body).expect("is the state of a router")
+    }
+
+    async fn until_ready(&self) {
+        eventually("the router is ready", async || self.admin("/readyz").await.status == 200).await;
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.router.address("http").await.expect("opens")).await
+    }
+
+    async fn until_share(&self, cell: &str, ppm: u32) {
+        let has = async || {
+            let serving = self.serving().await;
+            serving.shares.get("default/shop/all").and_then(|shares| shares.get(cell)) == Some(&ppm)
+        };
+        eventually(&format!("{cell} has {ppm} parts per million"), has).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cells_are_found_by_their_slices_and_judged_by_their_streams_alone() {
+    let cluster = Cluster::start(|_| ()).await;
+    cluster.until_ready().await;
+    let mut client = cluster.client().await;
+    for _ in 0..20 {
+        assert_eq!(client.send(get("/")).await.status, 200);
+    }
+    assert!(cluster.cells.iter().all(|cell| cell.hits() > 0));
+    let serving = cluster.serving().await;
+    assert_eq!(serving.objects["RoutingPolicy/default/shop"].uid, "routingpolicies-default-shop");
+    assert_eq!(serving.objects["Cell/a"].generation, 1);
+    cluster.shutdown.trigger();
+    cluster.router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_no_table_before_every_list_is_whole() {
+    let cluster = Cluster::start(|api| api.hold("endpointslices")).await;
+    let waited = async || {
+        let closed = cluster.admin("/readyz").await;
+        assert_eq!(closed.status, 503);
+        cluster
+            .admin("/metrics")
+            .await
+            .body
+            .windows(46)
+            .any(|text| text == b"bulkhead_router_watch_age_seconds{kind=\"Cell\"}")
+    };
+    eventually("it had time to see the rest", waited).await;
+    assert_eq!(cluster.serving().await.table, 0);
+    cluster.api.release();
+    cluster.until_ready().await;
+    assert!(cluster.serving().await.cells.values().all(|cell| cell.r#in));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_served_and_what_cannot_be_read_is_left_out_and_shown() {
+    let cluster = Cluster::start(|api| api.apply(&cell("broken", "{}"), 1)).await;
+    cluster.until_ready().await;
+    cluster.api.apply(&cell("a", "0"), 2);
+    cluster.until_share("a", 0).await;
+    // The object that it read well before stays as it was.
+    cluster.api.apply(&cell("b", "[]"), 2);
+    cluster.api.apply(&cell("c", "100"), 1);
+    let shown = async || {
+        let table = String::from_utf8_lossy(&cluster.admin("/v1/table").await.body).into_owned();
+        table.contains("\"Cell/broken\"") && table.contains("\"Cell/b\"") && table.contains("\"name\":\"c\"")
+    };
+    eventually("both are shown, and what came after is read", shown).await;
+    let mut client = cluster.client().await;
+    assert_eq!(client.send(get("/")).await.cell(), "b");
+    cluster.api.delete("cells", "a");
+    eventually("a is gone", async || !cluster.serving().await.cells.contains_key("a")).await;
+    assert_eq!(client.send(get("/")).await.cell(), "b");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_api_server_it_serves_on_and_judges_cells_and_then_catches_up() {
+    let mut cluster = Cluster::start(|_| ()).await;
+    cluster.until_ready().await;
+    cluster.api.stop().await;
+    let mut client = cluster.client().await;
+    assert_eq!(client.send(get("/")).await.status, 200);
+    cluster.cells[0].say(false, "ServiceNotReady");
+    cluster.until_share("a", 0).await;
+    for _ in 0..20 {
+        assert_eq!(client.send(get("/")).await.cell(), "b");
+    }
+    cluster.cells[0].say(true, "Ready");
+    eventually("a is in again", async || cluster.serving().await.cells["a"].r#in).await;
+    cluster.api.apply(&cell("b", "0"), 2);
+    cluster.api.start_again().await;
+    let clock = Monotonic::start();
+    cluster.until_share("b", 0).await;
+    assert!(clock.elapsed() < Duration::from_secs(5), "{:?}", clock.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_went_back_in_time_are_refused_at_first() {
+    let cluster = Cluster::start(|api| api.apply(&cell("a", "0"), 7)).await;
+    cluster.until_ready().await;
+    cluster.until_share("a", 0).await;
+    cluster.api.apply(&cell("a", "100"), 3);
+    let refused = async || {
+        let metrics = cluster.admin("/metrics").await;
+        let text = String::from_utf8_lossy(&metrics.body).into_owned();
+        text.lines()
+            .find_map(|line| line.strip_prefix("bulkhead_router_older_tables_refused_total "))
+            .is_some_and(|count| count != "0")
+    };
+    eventually("it is refused", refused).await;
+    assert_eq!(cluster.serving().await.shares["default/shop/all"]["a"], 0);
+}
