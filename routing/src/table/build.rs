@@ -48,10 +48,12 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
     for policy in in_order(&inputs.policies) {
         builder.add_policy(inputs.router, policy);
     }
-    let Builder { mut table, alternatives, mut verdicts, .. } = builder;
+    let Builder { mut table, alternatives, taken, mut verdicts } = builder;
+    drop(taken);
     verdicts.sort_by(|a, b| (&a.namespace, &a.name, &a.parent).cmp(&(&b.namespace, &b.name, &b.parent)));
     for (listener, alternatives) in table.listeners.iter_mut().zip(alternatives) {
-        listener.index = Index::new(alternatives);
+        let owned = |(rule, conditions)| (rule, Arc::unwrap_or_clone(conditions));
+        listener.index = Index::new(alternatives.into_iter().map(owned).collect());
     }
     let shifts = shift::apply(&mut table, &inputs.policies, &inputs.shifts);
     Build { table, verdicts, shifts }
@@ -110,9 +112,9 @@ fn names(policy: &RoutingPolicy) -> (&str, &str) {
 struct Builder {
     table: Table,
     /// For each listener, in order, the matches with the place of their rule.
-    alternatives: Vec<Vec<(u32, Vec<Condition>)>>,
+    alternatives: Vec<Vec<(u32, Arc<Vec<Condition>>)>>,
     /// Which rule has a match already, by place of the listener and precedence.
-    taken: HashMap<(usize, i32, Vec<Condition>), RuleId>,
+    taken: HashMap<(usize, i32, Arc<Vec<Condition>>), RuleId>,
     verdicts: Vec<ParentVerdict>,
 }
 
@@ -214,11 +216,12 @@ impl Builder {
     /// Adds the rule to each listener that it is attached to, without the matches that an earlier rule has there.
     fn add_rule(&mut self, precedence: i32, draft: Draft, attached: &mut [(usize, &ParentRef, Findings)]) {
         let Draft { rule, arms, .. } = draft;
+        let arms: Vec<_> = arms.into_iter().map(Arc::new).collect();
         let place = self.table.rules.len() as u32;
         let mut serves = false;
         for (listener, _, said) in attached {
             for conditions in &arms {
-                let taken = (*listener, precedence, conditions.clone());
+                let taken = (*listener, precedence, Arc::clone(conditions));
                 if let Some(other) = self.taken.get(&taken) {
                     let sentence = format!(
                         "rule {} has the same match as {other}, which is older or comes first and serves on; change the match or the precedence",
@@ -229,7 +232,7 @@ impl Builder {
                 }
                 self.taken.insert(taken, rule.id.clone());
                 let target = &mut self.table.listeners[*listener];
-                self.alternatives[*listener].push((place, conditions.clone()));
+                self.alternatives[*listener].push((place, Arc::clone(conditions)));
                 target.buffer_limit = target.buffer_limit.max(rule.restart.buffer_limit);
                 serves = true;
             }

@@ -21,6 +21,9 @@ pub(crate) fn apply(
     policies: &[&RoutingPolicy],
     shifts: &[&TrafficShift],
 ) -> Vec<ShiftVerdict> {
+    if shifts.is_empty() {
+        return Vec::new();
+    }
     let known = known_rules(policies);
     let mut overrides: HashMap<RuleId, Vec<Override<'_>>> = HashMap::new();
     let mut verdicts = Vec::with_capacity(shifts.len());
