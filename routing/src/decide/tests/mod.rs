@@ -1,0 +1,38 @@
+//! What decision tests share; the tests are in the files beside it, by what they are about.
+
+mod bodies;
+mod groups;
+mod keys;
+
+use super::*;
+use crate::fixture::{States, the_rule};
+use crate::table::Table;
+
+fn nth(n: u32) -> Key {
+    Key::of(format!("account-{n}").as_bytes())
+}
+
+fn name(table: &Table, choice: &Choice) -> String {
+    table.cell(choice.cell).name.to_string()
+}
+
+/// The cell that gets the key, or the word for why none does.
+fn decide(table: &Table, states: &States, n: u32) -> String {
+    match choose(the_rule(table), nth(n), states, &[]) {
+        Ok(choice) => name(table, &choice),
+        Err(refusal) => refusal.reason().to_owned(),
+    }
+}
+
+/// That every one of some keys ends there.
+fn check_all(table: &Table, states: &States, expected: &str) {
+    for n in 0..200 {
+        assert_eq!(decide(table, states, n), expected, "key {n}");
+    }
+}
+
+/// Shares of all cells in the order of names, in parts per million.
+fn check_shares(table: &Table, states: &States, expected: &[u32]) {
+    let shares: Vec<u32> = shares(the_rule(table), states).into_iter().map(|(_, share)| share).collect();
+    assert_eq!(shares, expected);
+}
