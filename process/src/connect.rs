@@ -50,7 +50,7 @@ where
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
+        if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "a connection ended with an error");
         }
     });

@@ -1,17 +1,20 @@
-//! What a router tells the operator and people: `/v1/serving` and `/v1/table` on the admin port.
+//! What a router tells the operator and people on its admin port: `/v1/serving`, `/v1/table` and `/v1/explain`.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::extract::State;
+use axum::body::Bytes;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use bulkhead_process::{Monotonic, clock};
-use bulkhead_protocol::Serving;
 use bulkhead_protocol::serving::{self, CellServing};
+use bulkhead_protocol::{Serving, TransactionId};
+use bulkhead_routing::explain::{self, Explanation};
 use bulkhead_routing::health::ramp;
 use bulkhead_routing::table::CellIndex;
-use bulkhead_routing::{CellStates, decide};
+use bulkhead_routing::{CellStates, RequestParts, decide};
 use serde_json::{Value, json};
 
 use crate::snapshot::{Moment, Snapshot};
@@ -29,7 +32,71 @@ pub(crate) fn routes(source: Source) -> Router {
     Router::new()
         .route(serving::PATH, get(async |State(source): State<Source>| Json(source.serving())))
         .route("/v1/table", get(async |State(source): State<Source>| Json(source.table())))
+        .route("/v1/explain", get(explain).post(explain))
         .with_state(source)
+}
+
+/// Where a request would go and why: `?listener=NAME&method=…&path=…&host=…&header=NAME:VALUE&transaction=ID`, with the
+/// request's body as the body. Nothing is sent anywhere.
+async fn explain(
+    State(source): State<Source>,
+    Query(asked): Query<Vec<(String, String)>>,
+    body: Bytes,
+) -> Result<Json<Explanation>, (StatusCode, String)> {
+    let asked = Asked::read(asked, &body).map_err(|wrong| (StatusCode::BAD_REQUEST, wrong + "\n"))?;
+    let snapshot = source.current.load_full();
+    let now_unix_ms = clock::now_unix_millis();
+    let moment = snapshot.at(source.clock.millis(), now_unix_ms);
+    let transaction =
+        asked.transaction.unwrap_or_else(|| TransactionId::new_v7(now_unix_ms, crate::random::bytes()));
+    Ok(Json(explain::explain(&snapshot.table, &asked.listener, &asked.request, &transaction, &moment)))
+}
+
+/// A request that is only asked about.
+#[derive(Default)]
+struct Asked {
+    listener: String,
+    transaction: Option<TransactionId>,
+    request: RequestParts,
+}
+
+impl Asked {
+    fn read(pairs: Vec<(String, String)>, body: &[u8]) -> Result<Self, String> {
+        let mut asked = Self { listener: "http".to_owned(), ..Self::default() };
+        asked.request.method = "GET".to_owned();
+        asked.request.path = "/".to_owned();
+        asked.request.body = body.to_vec();
+        for (name, value) in pairs {
+            match name.as_str() {
+                "listener" => asked.listener = value,
+                "method" => asked.request.method = value.to_uppercase(),
+                "host" => asked.request.host = Some(value),
+                "path" => {
+                    let (path, query) =
+                        value.split_once('?').map_or((&*value, None), |(path, query)| (path, Some(query)));
+                    asked.request.path = path.to_owned();
+                    asked.request.query = query.map(str::to_owned);
+                }
+                "header" => {
+                    let (name, value) = value.split_once(':').ok_or("write header=NAME:VALUE")?;
+                    asked
+                        .request
+                        .headers
+                        .push((name.trim().to_lowercase(), value.trim().as_bytes().to_vec()));
+                }
+                "transaction" => {
+                    let id = value.parse().map_err(|_| format!("transaction {value:?} is not a UUID"))?;
+                    asked.transaction = Some(id);
+                }
+                other => {
+                    return Err(format!(
+                        "{other:?} is not known; write listener, method, path, host, header or transaction"
+                    ));
+                }
+            }
+        }
+        Ok(asked)
+    }
 }
 
 impl Source {
@@ -115,4 +182,27 @@ fn lowest_ramps(snapshot: &Snapshot, moment: Moment<'_>) -> Vec<u32> {
         }
     }
     lowest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(query: &[(&str, &str)], expected: Result<(&str, &str, Option<&str>), &str>) {
+        let pairs = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let asked = Asked::read(pairs, b"body");
+        let read = asked.as_ref().map(|asked| {
+            let RequestParts { method, path, query, .. } = &asked.request;
+            (method.as_str(), path.as_str(), query.as_deref())
+        });
+        assert_eq!(read.map_err(String::as_str), expected);
+    }
+
+    #[test]
+    fn what_is_asked_about_is_read_from_the_query() {
+        check(&[], Ok(("GET", "/", None)));
+        check(&[("method", "post"), ("path", "/a?b=c")], Ok(("POST", "/a", Some("b=c"))));
+        check(&[("header", "x")], Err("write header=NAME:VALUE"));
+        check(&[("transaction", "1")], Err("transaction \"1\" is not a UUID"));
+    }
 }

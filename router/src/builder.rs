@@ -105,6 +105,7 @@ impl Builder {
             && waited
             && !memory.disk_tried
             && memory.version == 0
+            && !memory.objects.complete()
         {
             memory.disk_tried = true;
             match table_file::read(path, &self.router) {
@@ -130,6 +131,7 @@ impl Builder {
         };
         let now = self.clock.millis();
         let since = *memory.older_since_ms.get_or_insert_with(|| {
+            self.metrics.older_refused.inc();
             tracing::warn!(
                 object = name,
                 "what the API server says is older than what is served; refused for a minute"
@@ -137,7 +139,6 @@ impl Builder {
             now
         });
         if now - since < REFUSE_OLDER_MS {
-            self.metrics.older_refused.inc();
             return true;
         }
         tracing::warn!("the older objects are taken: the API server may have been restored from a backup");

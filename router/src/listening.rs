@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bulkhead_process::Gate;
 use bulkhead_routing::table::TableListener;
 use tokio::sync::{mpsc, watch};
 
@@ -11,6 +13,9 @@ use crate::accept::Command;
 use crate::config::Config;
 use crate::listener::{Listener, Listeners, Settings, open};
 use crate::snapshot::Snapshot;
+
+/// Between two tries at an address that is taken.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Bound addresses by listener.
 pub(crate) type Addresses = BTreeMap<String, SocketAddr>;
@@ -21,6 +26,8 @@ pub(crate) struct Listening {
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) workers: Vec<mpsc::Sender<Command>>,
     pub(crate) addresses: watch::Sender<Addresses>,
+    /// Open while every listener is.
+    pub(crate) gate: Gate,
 }
 
 struct Opened {
@@ -32,34 +39,45 @@ struct Opened {
 impl Listening {
     /// Follows the tables until they stop coming.
     pub(crate) async fn run(self, mut tables: watch::Receiver<Arc<Snapshot>>) {
-        let mut opened: BTreeMap<String, Opened> = BTreeMap::new();
+        let mut opened = BTreeMap::new();
         loop {
             let snapshot = Arc::clone(&tables.borrow_and_update());
-            let wanted = snapshot.table.listeners();
-            let gone: Vec<String> = opened
-                .iter()
-                .filter(|(name, had)| !wanted.iter().any(|one| one.name == **name && one.port == had.port))
-                .map(|(name, _)| name.clone())
-                .collect();
-            for name in gone {
-                opened.remove(&name);
-                self.close(&name).await;
+            let all_open = self.follow(&snapshot, &mut opened).await;
+            if all_open && snapshot.version > 0 {
+                self.gate.open();
             }
-            for spec in wanted {
-                let settings = Settings::new(spec.explain, &spec.limits);
-                match opened.get(&spec.name) {
-                    Some(had) => had.listener.set(settings),
-                    None => {
-                        if let Some(listener) = self.open(spec, settings).await {
-                            opened.insert(spec.name.clone(), Opened { listener, port: spec.port });
-                        }
+            tokio::select! {
+                changed = tables.changed() => if changed.is_err() {
+                    return;
+                },
+                () = tokio::time::sleep(RETRY), if !all_open => {}
+            }
+        }
+    }
+
+    /// Opens and closes what differs. Whether all is open that should be.
+    async fn follow(&self, snapshot: &Snapshot, opened: &mut BTreeMap<String, Opened>) -> bool {
+        let wanted = snapshot.table.listeners();
+        let stays =
+            |name: &str, had: &Opened| wanted.iter().any(|one| one.name == name && one.port == had.port);
+        let gone: Vec<String> =
+            opened.iter().filter(|(name, had)| !stays(name, had)).map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            opened.remove(&name);
+            self.close(&name).await;
+        }
+        for spec in wanted {
+            let settings = Settings::new(spec.explain, &spec.limits);
+            match opened.get(&spec.name) {
+                Some(had) => had.listener.set(settings),
+                None => {
+                    if let Some(listener) = self.open(spec, settings).await {
+                        opened.insert(spec.name.clone(), Opened { listener, port: spec.port });
                     }
                 }
             }
-            if tables.changed().await.is_err() {
-                return;
-            }
         }
+        opened.len() == wanted.len()
     }
 
     async fn open(&self, spec: &TableListener, settings: Settings) -> Option<Arc<Listener>> {
@@ -68,7 +86,8 @@ impl Listening {
             Ok(opened) => opened,
             Err(error) => {
                 let ip = self.config.listen_ip;
-                tracing::error!(%error, listener = spec.name, %ip, port, "the listener cannot be opened");
+                tracing::error!(%error, listener = spec.name, %ip, port, "the listener cannot be opened; tried again");
+                self.gate.close(format!("listener {} cannot be opened on {ip}:{port}: {error}", spec.name));
                 return None;
             }
         };

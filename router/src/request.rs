@@ -61,6 +61,10 @@ async fn handle(
         let rule = route(&table, listener, &view, &payload).map_err(|refusal| tried.refusal(refusal))?;
         let in_rule = in_rule.get_or_insert_with(|| worker.use_rule(rule));
         let left = life.left(worker, rule.restart.deadline);
+        if left.is_zero() {
+            let detail = "the rule's deadline is over (restart.deadline)".to_owned();
+            return Err(tried.refusal(Refusal { reason: Reason::Timeout, detail }));
+        }
         let key = decide::key(rule, &view, &life.id)?;
         let moment = table.snapshot.at(worker.clock().millis(), bulkhead_process::clock::now_unix_millis());
         let choice = decide::choose(rule, key, &moment, &tried.in_table(&table.snapshot.table))

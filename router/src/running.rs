@@ -110,6 +110,7 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
         listeners: Arc::clone(&shared.listeners),
         workers: workers.clone(),
         addresses,
+        gate: readiness.gate("listeners"),
     };
     helpers.threads.push(administration(
         admin_socket,

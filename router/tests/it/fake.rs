@@ -38,6 +38,10 @@ pub(crate) enum Behaviour {
     Hang,
     /// Echoes, and says that it closes the connection.
     EchoAndClose,
+    /// Says that it would have sent 1000 bytes, as to HEAD.
+    Lengthy,
+    /// Leaves HTTP and sends back what comes.
+    Upgrade,
 }
 
 /// A request as the cell saw it.
@@ -179,7 +183,7 @@ async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
         let inner = Arc::clone(&inner);
         async move { if health { Ok(stream_of(&inner)) } else { transaction(&inner, request).await } }
     });
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
 fn stream_of(inner: &Arc<Inner>) -> Answer {
@@ -241,6 +245,8 @@ struct Closed;
 async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> Result<Answer, Closed> {
     inner.hits.fetch_add(1, Ordering::SeqCst);
     let behaviour = inner.behaviour.lock().expect("no test panics here").clone();
+    let mut request = request;
+    let upgrade = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Closed)?.to_bytes();
     inner.seen.lock().expect("no test panics here").push_back(Seen {
@@ -254,6 +260,19 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Echo => {}
         Behaviour::EchoAndClose => {
             answer.headers_mut().insert("connection", "close".parse().expect("a legal value"));
+        }
+        Behaviour::Lengthy => {
+            answer.headers_mut().insert("content-length", "1000".parse().expect("a legal value"));
+        }
+        Behaviour::Upgrade => {
+            *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            answer.headers_mut().insert("connection", "upgrade".parse().expect("a legal value"));
+            answer.headers_mut().insert("upgrade", "echo".parse().expect("a legal value"));
+            tokio::spawn(async move {
+                let (mut read, mut write) =
+                    tokio::io::split(TokioIo::new(upgrade.await.expect("is upgraded")));
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
         }
         Behaviour::Slow(wait) => tokio::time::sleep(wait).await,
         Behaviour::Hang => std::future::pending().await,

@@ -114,6 +114,50 @@ async fn old_and_odd_clients_are_served_or_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_head_says_the_length_and_has_no_body() {
+    let world = Setup { cells: vec!["a"], policy: policy("[{cells: [{name: a}]}]"), ..Setup::default() }
+        .start()
+        .await;
+    world.cells[0].behave(Behaviour::Lengthy);
+    let answer = raw(&world, "HEAD / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("content-length: 1000\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_larger_than_the_limit_is_refused() {
+    let world = Setup { limits: "{headerBytes: 2048}", ..Setup::default() }.start().await;
+    let large = "x".repeat(4096);
+    let answer = raw(&world, &format!("GET / HTTP/1.1\r\nhost: test\r\nx-large: {large}\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(world.hits(), [0, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_may_leave_http_when_the_cell_agrees() {
+    let world = Setup { cells: vec!["a"], policy: policy("[{cells: [{name: a}]}]"), ..Setup::default() }
+        .start()
+        .await;
+    world.cells[0].behave(Behaviour::Upgrade);
+    let mut stream = TcpStream::connect(world.address).await.expect("connects");
+    let request = "GET / HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("writes");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("the head comes"));
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    assert!(head.starts_with("HTTP/1.1 101") && head.contains("upgrade: echo\r\n"), "{head}");
+    stream.write_all(b"ping").await.expect("writes");
+    let mut pong = [0; 4];
+    stream.read_exact(&mut pong).await.expect("reads");
+    assert_eq!(&pong, b"ping");
+    assert_eq!(world.serving().await.cells["a"].in_flight, 1);
+    drop(stream);
+    eventually("it is over", async || world.serving().await.cells["a"].in_flight == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_does_not_come_and_a_connection_that_idles_are_ended() {
     let world = Setup {
         limits: "{headerTimeout: 300ms, idleTimeout: 600ms, bodyTimeout: 300ms}",

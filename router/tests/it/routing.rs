@@ -171,3 +171,16 @@ async fn a_new_rule_is_served_while_requests_flow_and_none_fails() {
         eventually("the new rule is served", served).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_can_be_asked_about_without_a_request() {
+    let text =
+        rules("  - {name: all, key: {header: x-account}, groups: [{cells: [{name: a}, {name: b}]}]}\n");
+    let world = Setup { policy: text, ..Setup::default() }.start().await;
+    let explained = world.admin("/v1/explain?path=/x&header=x-account:42").await;
+    let explained: serde_json::Value = serde_json::from_slice(&explained.body).expect("is JSON");
+    let mut request = get("/x");
+    request.headers_mut().insert("x-account", "42".parse().expect("legal"));
+    assert_eq!(explained["cell"], world.client().await.send(request).await.cell());
+    assert_eq!(explained["rule"], "default/shop/all");
+}
