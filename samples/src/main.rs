@@ -27,7 +27,7 @@ struct Arguments {
 enum Command {
     /// A service that answers any path with JSON about the request.
     Workload(WorkloadArgs),
-    /// Tries whether something can be reached; prints OPEN or BLOCKED and exits with 0 or 1.
+    /// Tries whether something can be reached; prints OPEN or BLOCKED and exits with 0 or 1, or 2 if it cannot try.
     Probe(ProbeArgs),
     /// Sends requests at a constant rate, whatever becomes of them.
     Load(LoadArgs),
@@ -41,11 +41,19 @@ struct WorkloadArgs {
     config: Config,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+/// What could not be tried at all. 1 is for what was tried and failed.
+const NOT_TRIED: u8 = 2;
+
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let _log = logs::init(&arguments.log);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(run(arguments.command))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let ended =
+        runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run(arguments.command)));
+    ended.unwrap_or_else(|error| {
+        eprintln!("bulkhead-samples: {error:#}");
+        ExitCode::from(NOT_TRIED)
+    })
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
