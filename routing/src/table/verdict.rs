@@ -8,7 +8,13 @@ use bulkhead_crds::policy::ParentRef;
 /// Longest text that one verdict carries; a condition's message holds 4096 characters.
 const MAX_MESSAGE: usize = 2048;
 
-/// One statement, with the reason for it.
+/// One statement, with the reason for it. The words, each of which ends in a condition:
+///
+/// | of | fine | else |
+/// |---|---|---|
+/// | `accepted` of a policy | `Accepted` | `RouterNotFound`, `ListenerNotFound`, `NamespaceNotAllowed`; of some rules: `InvalidRule`, `Conflict` |
+/// | `resolved_refs` | `ResolvedRefs` | `CellNotFound`, `CellNamedTwice` |
+/// | `accepted` of a TrafficShift | `Accepted` | `InvalidShift`, `CellNotFound`, `RuleNotFound`, `OwnerRule` |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub ok: bool,
