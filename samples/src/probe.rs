@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use bulkhead_process::connect::{Connector, http1};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
+use http::Method;
 use http_body_util::Empty;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, UdpSocket};
@@ -27,12 +28,12 @@ enum ProbeCommand {
     Tcp(Target),
     /// Sends datagrams until one comes back, such as from `probe serve-udp`.
     Udp(Target),
-    /// Asks with GET; any answer counts as open.
+    /// Sends a request without body; any answer counts as open. The target may be a whole `http://` URL.
     Http {
         #[command(flatten)]
         target: Target,
-        #[arg(long, default_value = "/")]
-        path: String,
+        #[arg(long, default_value = "GET")]
+        method: Method,
     },
     /// Asks for the IPv4 address of a name.
     Dns {
@@ -84,8 +85,9 @@ pub async fn run(arguments: ProbeArgs) -> anyhow::Result<Seen> {
     match arguments.command {
         ProbeCommand::Tcp(target) => target.probe(tcp).await,
         ProbeCommand::Udp(target) => target.probe(udp).await,
-        ProbeCommand::Http { target, path } => {
-            target.probe(async |address, timeout| http(address, &path, timeout).await).await
+        ProbeCommand::Http { mut target, method } => {
+            let path = target.split_url();
+            target.probe(async |address, timeout| http(address, &method, &path, timeout).await).await
         }
         ProbeCommand::Dns { name, server, tcp, timeout } => {
             let transport = if tcp { Transport::Tcp } else { Transport::Udp };
@@ -130,16 +132,19 @@ pub async fn udp(address: SocketAddr, timeout: Duration) -> Seen {
     }
 }
 
-/// Asks `address` with GET.
+/// Sends one request to `address`.
 ///
 /// # Errors
 /// Why there was no answer, for people.
-pub async fn http(address: SocketAddr, path: &str, timeout: Duration) -> Seen {
+pub async fn http(address: SocketAddr, method: &Method, path: &str, timeout: Duration) -> Seen {
     let exchange = async {
         let stream = Connector::plain().connect(address, timeout).await?;
         let mut sender = http1(stream).await?;
-        let request =
-            http::Request::get(path).header("host", address.to_string()).body(Empty::<Bytes>::new())?;
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", address.to_string())
+            .body(Empty::<Bytes>::new())?;
         anyhow::Ok(sender.send_request(request).await?.status())
     };
     match tokio::time::timeout(timeout, exchange).await {
@@ -179,6 +184,20 @@ pub async fn serve_udp(socket: UdpSocket) -> anyhow::Result<Seen> {
 }
 
 impl Target {
+    /// Leaves `HOST:PORT` of a URL, and gives its path.
+    fn split_url(&mut self) -> String {
+        let rest = self.target.strip_prefix("http://").unwrap_or(&self.target);
+        let (host, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None => (rest, "/"),
+        };
+        let path = path.to_owned();
+        // An IPv6 address has colons of its own, before its bracket.
+        let has_port = host.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+        self.target = if has_port { host.to_owned() } else { format!("{host}:80") };
+        path
+    }
+
     async fn probe(self, how: impl AsyncFn(SocketAddr, Duration) -> Seen) -> anyhow::Result<Seen> {
         let (host, port) = self.target.rsplit_once(':').context("the target is not ADDRESS:PORT")?;
         let port: u16 = port.parse().with_context(|| format!("{port:?} is not a port"))?;
@@ -244,6 +263,24 @@ mod tests {
         assert!(udp(address, SHORT).await.is_err());
         tokio::spawn(serve_udp(socket));
         assert!(udp(address, LONG).await.is_ok());
+    }
+
+    #[test]
+    fn a_url_is_an_address_and_a_path() {
+        let check = |text: &str, target: &str, path: &str| {
+            let (server, timeout) = (Server { dns: None }, LONG);
+            let mut probed = Target { target: text.to_owned(), timeout, server };
+            assert_eq!((probed.split_url().as_str(), probed.target.as_str()), (path, target), "{text}");
+        };
+        check(
+            "http://10.0.0.1:8080/control/ready?value=false",
+            "10.0.0.1:8080",
+            "/control/ready?value=false",
+        );
+        check("http://10.0.0.1", "10.0.0.1:80", "/");
+        check("http://[fd00::1]/x", "[fd00::1]:80", "/x");
+        check("[fd00::1]:81", "[fd00::1]:81", "/");
+        check("10.0.0.1:81", "10.0.0.1:81", "/");
     }
 
     #[test]
