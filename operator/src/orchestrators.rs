@@ -111,8 +111,11 @@ fn sum_up(answers: Vec<(String, Result<Verdict, String>)>) -> All {
     let mut answers = answers;
     // Answers come in any order; the same answers must say the same.
     answers.sort_by(|a, b| {
-        let pod = |answer: &Result<Verdict, String>| answer.as_ref().map(|verdict| verdict.pod.clone()).ok();
-        (&a.0, pod(&a.1)).cmp(&(&b.0, pod(&b.1)))
+        let words = |answer: &Result<Verdict, String>| match answer {
+            Ok(verdict) => (0, verdict.pod.clone()),
+            Err(error) => (1, error.clone()),
+        };
+        (&a.0, words(&a.1)).cmp(&(&b.0, words(&b.1)))
     });
     let mut all = All::new();
     for (cell, answer) in answers {

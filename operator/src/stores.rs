@@ -1,6 +1,7 @@
 //! What the operator knows of the cluster: one watch for each kind, each filling a store, and the word passed on about
 //! which Cells a change concerns. What follows from a change is decided by the reconcilers.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -39,9 +40,10 @@ pub(crate) struct Stores {
     pub api_server: Store<EndpointSlice>,
     /// Addresses of the cells' orchestrators.
     pub orchestrators: Store<EndpointSlice>,
-    pub namespaces: Store<Namespace>,
     /// What the operator made in cells' namespaces, by kind.
     pub objects: Vec<Store<DynamicObject>>,
+    /// Whether each store has its first whole list.
+    filled: Vec<Filled>,
 }
 
 /// Where the word of changes goes.
@@ -92,10 +94,13 @@ impl Stores {
     ) -> (Arc<Self>, Cells) {
         let all = watcher::Config::default;
         let ours = || all().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
-        let (cells, stream) = reflect(Api::<Guard<Cell>>::all(client.clone()), all(), ());
+        let (cells, stream, cells_filled) = reflect(Api::<Guard<Cell>>::all(client.clone()), all(), ());
         let (every, of_template, of_revision) = (cells.clone(), cells.clone(), cells.clone());
-        let follow = Follow { client, changes };
-        let stores = Self {
+        let follow = Follow { client, changes, filled: RefCell::new(vec![cells_filled]) };
+        // Only for the word of changes: whose a namespace is, is asked of the API server itself.
+        follow.all(ours(), Tell::Nobody, |namespace: &Namespace| cell_of(namespace));
+        let mut stores = Self {
+            filled: Vec::new(),
             templates: follow.all(all(), Tell::Templates, move |template: &Guard<CellTemplate>| {
                 cells_of(&of_template, &template.name_any())
             }),
@@ -104,7 +109,6 @@ impl Stores {
             shifts: follow.all(all(), Tell::Routing, |shift: &Guard<TrafficShift>| {
                 shift.0.as_ref().ok().and_then(|shift| shift.spec.cell.clone()).into_iter().collect()
             }),
-            namespaces: follow.all(ours(), Tell::Nobody, |namespace: &Namespace| cell_of(namespace)),
             revisions: follow.within(&config.namespace, ours(), Tell::Templates, move |revision: &_| {
                 revision::template_of(revision)
                     .map(|template| cells_of(&of_revision, template))
@@ -130,6 +134,7 @@ impl Stores {
             objects: kinds.iter().map(|kind| follow.kind(&kind.resource, ours())).collect(),
             cells,
         };
+        stores.filled = follow.filled.into_inner();
         let notify = changes.clone();
         let stream = stream.inspect(move |_| {
             notify.bump_routing();
@@ -139,21 +144,12 @@ impl Stores {
     }
 
     /// Waits until every store has its first whole list. That of Cells fills as their controller runs.
+    ///
+    /// Not by the stores' own means: of several that wait for one store, kube wakes only the last.
     pub(crate) async fn ready(&self) {
-        let _ = tokio::join!(
-            self.cells.wait_until_ready(),
-            self.templates.wait_until_ready(),
-            self.routers.wait_until_ready(),
-            self.policies.wait_until_ready(),
-            self.shifts.wait_until_ready(),
-            self.revisions.wait_until_ready(),
-            self.router_pods.wait_until_ready(),
-            self.api_server.wait_until_ready(),
-            self.orchestrators.wait_until_ready(),
-            self.namespaces.wait_until_ready(),
-        );
-        for store in &self.objects {
-            let _ = store.wait_until_ready().await;
+        for filled in &self.filled {
+            // A watch that ended takes the process with it, so there is nothing to do about it here.
+            let _ = filled.clone().wait_for(|filled| *filled).await;
         }
     }
 }
@@ -200,27 +196,37 @@ fn cells_of(cells: &Store<Guard<Cell>>, template: &str) -> Vec<String> {
 
 type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;
 
+/// True once a store has its first whole list.
+type Filled = watch::Receiver<bool>;
+
 /// A store, and the stream of touched objects that fills it while it is polled.
-fn reflect<K>(api: Api<K>, config: watcher::Config, dynamic: K::DynamicType) -> (Store<K>, Touched<K>)
+fn reflect<K>(api: Api<K>, config: watcher::Config, dynamic: K::DynamicType) -> (Store<K>, Touched<K>, Filled)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + Hash + Send + Sync + Unpin,
 {
     let writer = reflector::store::Writer::<K>::new(dynamic);
     let reader = writer.as_reader();
+    let (fill, filled) = watch::channel(false);
     let stream = watcher(api, config.timeout(WATCH_TIMEOUT))
         .default_backoff()
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
+        .inspect(move |event| {
+            if matches!(event, Ok(watcher::Event::InitDone)) {
+                fill.send_replace(true);
+            }
+        })
         .touched_objects()
         .boxed();
-    (reader, stream)
+    (reader, stream, filled)
 }
 
 /// Starts stores that tasks of their own keep filled.
 struct Follow<'a> {
     client: &'a Client,
     changes: &'a Changes,
+    filled: RefCell<Vec<Filled>>,
 }
 
 impl Follow<'_> {
@@ -273,7 +279,8 @@ impl Follow<'_> {
         K::DynamicType: Clone + Eq + Hash + Send + Sync + Unpin,
     {
         let kind = K::kind(&dynamic).into_owned();
-        let (reader, mut stream) = reflect(api, config, dynamic);
+        let (reader, mut stream, filled) = reflect(api, config, dynamic);
+        self.filled.borrow_mut().push(filled);
         let changes = self.changes.clone();
         tokio::spawn(async move {
             while let Some(touched) = stream.next().await {

@@ -144,7 +144,13 @@ async fn namespace(
         }
         (Ownership::Missing, _) | (_, None) => {
             let object = desired::new_namespace(&identity);
-            let made = context.writer.create(&kinds::namespace(), None, &object).await?;
+            let made = match context.writer.create(&kinds::namespace(), None, &object).await {
+                Err(error) if error.is_refusal() => {
+                    report.problem = Some(Problem::new("ApplyRefused", error.to_string()));
+                    return Ok(false);
+                }
+                made => made?,
+            };
             report.namespace = Some(identity.namespace.clone());
             report.namespace_uid = made.metadata.uid;
             let note = format!("made namespace {}", identity.namespace);

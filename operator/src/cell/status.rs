@@ -183,6 +183,12 @@ fn orchestrator(report: &Report) -> Statement {
             let count = format!("{} of {} orchestrators say ready", voices.ready, voices.pods);
             statement("OrchestratorReady", true, "Ready", count)
         }
+        // The operator may have no way to the orchestrators where routers have one.
+        Some(voices) if voices.answering == 0 && report.traffic.healthy > 0 => {
+            let count =
+                format!("{} of {} routers hear ready", report.traffic.healthy, report.traffic.routers);
+            statement("OrchestratorReady", true, "Ready", count)
+        }
         Some(voices) => {
             let reason = if voices.reason.is_empty() { "NotReady" } else { &voices.reason };
             let message =
@@ -230,7 +236,8 @@ fn drained(report: &Report) -> Statement {
             "the routers were not asked yet",
         );
     }
-    if report.drained {
+    let asked = report.weight == 0 || report.shifted || report.leaving.is_some();
+    if report.drained && asked {
         return statement(
             "Drained",
             true,
@@ -238,11 +245,11 @@ fn drained(report: &Report) -> Statement {
             "no router sends it anything, and nothing is under way",
         );
     }
-    if report.weight == 0 || report.shifted {
+    if asked {
         let message = format!("{} under way; waiting for {}", traffic.in_flight, traffic.holding.join(", "));
         return statement("Drained", false, "Draining", message);
     }
-    statement("Drained", false, "InTraffic", "it is not being drained")
+    statement("Drained", false, "NotAsked", "nobody drains it")
 }
 
 fn reconciling(report: &Report, ready: bool) -> Statement {
@@ -433,7 +440,7 @@ mod tests {
                 ("Stalled", False, "Moving"),
                 ("Isolated", Unknown, "NotProbed"),
                 ("Serving", True, "InTraffic"),
-                ("Drained", False, "InTraffic"),
+                ("Drained", False, "NotAsked"),
             ],
         );
     }

@@ -56,6 +56,8 @@ pub(crate) struct CellTraffic {
     pub routers: usize,
     /// Of these, the routers that send it new work.
     pub sending: usize,
+    /// Routers that hold it for healthy, whatever its weight.
+    pub healthy: usize,
     /// Lowest effective weight; None where no router has the cell in its table.
     pub effective_weight: Option<u32>,
     /// Transactions under way, over all routers.
@@ -107,6 +109,7 @@ impl Snapshot {
             traffic.in_flight = traffic.in_flight.saturating_add(seen.in_flight);
             let lowest = traffic.effective_weight.unwrap_or(u32::MAX).min(seen.effective_weight);
             traffic.effective_weight = Some(lowest);
+            traffic.healthy += usize::from(seen.r#in);
             if seen.r#in && seen.effective_weight > 0 {
                 traffic.sending += 1;
             } else if traffic.out_reason.is_none() {
