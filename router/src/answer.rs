@@ -15,7 +15,6 @@ use crate::edge::{Upgrade, UpstreamHead};
 use crate::headers::{self, Explained};
 use crate::listener::{Permit, Settings};
 use crate::message::{Answer, AnswerBody};
-use crate::metrics::CellMetrics;
 use crate::worker::{LocalCell, RuleUse, Worker};
 
 /// What is known of a request while it lives.
@@ -62,7 +61,6 @@ impl Life {
 }
 
 /// A cell's answer, for the client. What the request holds is held until the answer's last byte.
-#[expect(clippy::too_many_arguments, reason = "the end of a request brings together all that it had")]
 pub(crate) fn answered(
     worker: &Worker,
     settings: &Settings,
@@ -70,11 +68,10 @@ pub(crate) fn answered(
     answer: UpstreamHead,
     mut lease: Lease,
     holds: (Permit, Option<RuleUse>),
-    counts: &CellMetrics,
     upgrade: Option<Upgrade>,
 ) -> Answer {
     let micros = worker.clock().elapsed().saturating_sub(life.began).as_micros();
-    counts.answered(answer.status.as_u16(), u64::try_from(micros).unwrap_or(u64::MAX));
+    lease.counts.answered(answer.status.as_u16(), u64::try_from(micros).unwrap_or(u64::MAX));
     lease.hold(holds, worker.metrics());
     let UpstreamHead { status, mut headers, mut body, upgrade: agreed } = answer;
     headers::clean_answer(&mut headers, agreed.is_some());

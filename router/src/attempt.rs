@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::edge::{AttemptError, Connection, Outgoing, UpstreamHead};
 use crate::listener::Permit;
 use crate::live::CellLive;
-use crate::metrics::PathMetrics;
+use crate::metrics::{CellMetrics, PathMetrics};
 use crate::pool::Pool;
 use crate::restart::Failure;
 use crate::worker::{LocalCell, RuleUse, Worker};
@@ -30,6 +30,7 @@ pub(crate) struct Lease {
     pool: Rc<Pool>,
     connection: Option<Connection>,
     clock: Monotonic,
+    pub(crate) counts: Rc<CellMetrics>,
     /// What lasts as long as the answer: the listener's count and the rule's.
     holds: Option<(Permit, Option<RuleUse>)>,
     /// Told when the answer breaks off.
@@ -64,8 +65,8 @@ impl Drop for Lease {
 }
 
 /// What is sent, the same in every attempt but for the fields of the attempt.
-pub(crate) struct Message<'a> {
-    pub(crate) method: &'a Method,
+pub(crate) struct Message {
+    pub(crate) method: Method,
     pub(crate) target: Uri,
     pub(crate) headers: HeaderMap,
 }
@@ -99,7 +100,7 @@ pub(crate) async fn attempt(
     worker: &Worker,
     cell: &LocalCell,
     pool: &Rc<Pool>,
-    message: Message<'_>,
+    message: Message,
     body: Outgoing,
     limit: Duration,
 ) -> Result<(UpstreamHead, Lease), Failed> {
@@ -110,6 +111,7 @@ pub(crate) async fn attempt(
         pool: Rc::clone(pool),
         connection: None,
         clock,
+        counts: Rc::clone(&cell.counts),
         holds: None,
         broken: None,
     };
@@ -124,7 +126,7 @@ pub(crate) async fn attempt(
             },
         };
         let left = until.saturating_sub(clock.elapsed());
-        let sent = connection.send(message.method, message.target.clone(), message.headers.clone(), body);
+        let sent = connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
         match timeout(left, sent).await {
             Ok(Ok(head)) => {
                 lease.connection = Some(connection);

@@ -75,7 +75,9 @@ fn clean(headers: &mut HeaderMap) {
 }
 
 /// Says for whom the router speaks: the client's address is appended; protocol and host are the first router's to say.
-pub(crate) fn forwarded(headers: &mut HeaderMap, host: Option<&str>, peer: IpAddr) {
+pub(crate) fn forwarded(head: &mut Head, peer: IpAddr) {
+    let host = host(head);
+    let headers = &mut head.headers;
     let mut path = String::new();
     for value in headers.get_all(&FORWARDED_FOR) {
         if let Ok(value) = value.to_str() {
@@ -91,11 +93,8 @@ pub(crate) fn forwarded(headers: &mut HeaderMap, host: Option<&str>, peer: IpAdd
     if !headers.contains_key(&FORWARDED_PROTO) {
         headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    if let Some(host) = host
-        && !headers.contains_key(&FORWARDED_HOST)
-        && let Ok(value) = HeaderValue::try_from(host)
-    {
-        headers.insert(FORWARDED_HOST, value);
+    if !host.is_empty() && !headers.contains_key(&FORWARDED_HOST) {
+        headers.insert(FORWARDED_HOST, host);
     }
 }
 
@@ -208,11 +207,21 @@ mod tests {
 
     #[test]
     fn the_client_is_appended_to_those_before_it() {
-        let mut headers = map(&[("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https")]);
-        forwarded(&mut headers, Some("shop:8080"), IpAddr::from([127, 0, 0, 1]));
+        let mut head = Head {
+            method: http::Method::GET,
+            target: http::Uri::from_static("/"),
+            headers: map(&[
+                ("host", "shop:8080"),
+                ("x-forwarded-for", "203.0.113.9"),
+                ("x-forwarded-proto", "https"),
+            ]),
+            http10: false,
+        };
+        forwarded(&mut head, IpAddr::from([127, 0, 0, 1]));
         assert_eq!(
-            headers,
+            head.headers,
             map(&[
+                ("host", "shop:8080"),
                 ("x-forwarded-for", "203.0.113.9, 127.0.0.1"),
                 ("x-forwarded-proto", "https"),
                 ("x-forwarded-host", "shop:8080")

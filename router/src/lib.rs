@@ -30,6 +30,7 @@ mod source;
 mod stream;
 mod table_file;
 mod threads;
+mod transaction;
 mod tried;
 mod view;
 mod worker;

@@ -58,8 +58,12 @@ impl Tried {
 
     /// The cell has its fill, which is no attempt.
     pub(crate) fn full(&mut self, cell: &LocalCell) {
-        self.cells.push(Arc::clone(&cell.live.name));
+        self.skip(&cell.live.name);
         self.was_full = true;
+    }
+
+    pub(crate) fn skip(&mut self, cell: &Arc<str>) {
+        self.cells.push(Arc::clone(cell));
     }
 
     /// Why there is no answer: what the last attempt said, else that cells are full, else what the decision said.

@@ -2,6 +2,7 @@
 
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
 use kube::Resource;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -70,34 +71,25 @@ pub(super) fn read(text: &str, schemas: &Schemas) -> Result<Document, String> {
 fn object(kind: &str, value: Value, schemas: &Schemas) -> Result<Document, String> {
     schemas.check(kind, &value)?;
     let object = match kind {
-        "Router" => {
-            let router: Router = typed(value)?;
-            router.validate_cel().map_err(|broken| broken.to_string())?;
-            Object::Router(Box::new(router))
-        }
-        "Cell" => {
-            let cell: Cell = typed(value)?;
-            cell.validate_cel().map_err(|broken| broken.to_string())?;
-            Object::Cell(Box::new(cell))
-        }
+        "Router" => Object::Router(Box::new(typed(kind, value, schemas)?)),
+        "Cell" => Object::Cell(Box::new(typed(kind, value, schemas)?)),
         "RoutingPolicy" => {
-            let mut policy: RoutingPolicy = typed(value)?;
+            let mut policy: RoutingPolicy = typed(kind, value, schemas)?;
             policy.meta_mut().namespace.get_or_insert_with(|| "default".to_owned());
-            policy.validate_cel().map_err(|broken| broken.to_string())?;
             Object::Policy(Box::new(policy))
         }
-        "TrafficShift" => {
-            let shift: TrafficShift = typed(value)?;
-            shift.validate_cel().map_err(|broken| broken.to_string())?;
-            Object::Shift(Box::new(shift))
-        }
+        "TrafficShift" => Object::Shift(Box::new(typed(kind, value, schemas)?)),
         _ => return Ok(Document::Ignored),
     };
     Ok(Document::Object(object))
 }
 
-fn typed<K: DeserializeOwned>(value: Value) -> Result<K, String> {
-    serde_json::from_value(value).map_err(|error| error.to_string())
+/// The object itself, its defaults in place, if it keeps the rules between its fields.
+fn typed<K: DeserializeOwned + Serialize>(kind: &str, value: Value, schemas: &Schemas) -> Result<K, String> {
+    let object: K = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let whole = serde_json::to_value(&object).map_err(|error| error.to_string())?;
+    schemas.check_rules(kind, &whole)?;
+    Ok(object)
 }
 
 #[cfg(test)]

@@ -1,15 +1,21 @@
-//! Checks a document against the schema that the API server would hold it to, so that a folder of files refuses what a
-//! cluster refuses. Rules in CEL are checked elsewhere.
+//! Checks a document against the schema and the CEL rules that the API server would hold it to, so that a folder of files
+//! refuses what a cluster refuses.
 
 use std::collections::BTreeMap;
 
+use kube::core::cel::{CompiledSchema, compile_schema, validate_compiled};
 use regex::Regex;
 use serde_json::{Map, Value};
 
 /// The schema of every kind, by its name.
 pub(crate) struct Schemas {
-    kinds: BTreeMap<String, Value>,
+    kinds: BTreeMap<String, Kind>,
     patterns: BTreeMap<String, Regex>,
+}
+
+struct Kind {
+    schema: Value,
+    rules: CompiledSchema,
 }
 
 impl Schemas {
@@ -22,7 +28,8 @@ impl Schemas {
             let kind = definition["spec"]["names"]["kind"].as_str().unwrap_or_default().to_owned();
             let schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
             schemas.learn_patterns(&schema)?;
-            schemas.kinds.insert(kind, schema);
+            let rules = compile_schema(&schema);
+            schemas.kinds.insert(kind, Kind { schema, rules });
         }
         Ok(schemas)
     }
@@ -51,7 +58,9 @@ impl Schemas {
     /// # Errors
     /// A sentence for people.
     pub(crate) fn check(&self, kind: &str, document: &Value) -> Result<(), String> {
-        let Some(schema) = self.kinds.get(kind) else { return Err(format!("kind {kind} is not known")) };
+        let Some(Kind { schema, .. }) = self.kinds.get(kind) else {
+            return Err(format!("kind {kind} is not known"));
+        };
         let Value::Object(fields) = document else { return Err("not an object".to_owned()) };
         for (name, value) in fields {
             match (name.as_str(), &schema["properties"][name]) {
@@ -62,6 +71,15 @@ impl Schemas {
             }
         }
         if fields.contains_key("spec") { Ok(()) } else { Err("spec is missing".to_owned()) }
+    }
+
+    /// What a document of that kind, with its defaults in place, breaks of the rules between fields.
+    ///
+    /// # Errors
+    /// The sentences of the broken rules.
+    pub(crate) fn check_rules(&self, kind: &str, document: &Value) -> Result<(), String> {
+        let Some(Kind { rules, .. }) = self.kinds.get(kind) else { return Ok(()) };
+        validate_compiled(rules, document, None).map_err(|broken| broken.to_string())
     }
 
     fn value(&self, schema: &Value, value: &Value, path: &str) -> Result<(), String> {
