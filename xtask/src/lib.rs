@@ -1,6 +1,7 @@
 //! What people and CI run around the code: a local Kubernetes and the images that go into it. Nothing of
 //! the product depends on this crate.
 
+pub mod bench;
 pub mod clock;
 pub mod cluster;
 pub mod command;
@@ -8,3 +9,4 @@ pub mod images;
 pub mod packages;
 pub mod progress;
 pub mod tarball;
+pub mod test;

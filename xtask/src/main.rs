@@ -10,7 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use xtask::cluster::layout::ClusterName;
 use xtask::cluster::state::{Provider, State};
 use xtask::cluster::{self, Wanted, down, outside, status, volumes};
-use xtask::{images, progress};
+use xtask::test::Wish;
+use xtask::{bench, images, progress, test};
 
 /// Chores of the Bulkhead repository.
 #[derive(Parser)]
@@ -27,6 +28,32 @@ enum Chore {
     Cluster(Cluster),
     /// Static programs, packed into images without Docker.
     Images(Images),
+    /// Everything that has to pass before a change lands: format, lints, tests, and the tests on a real cluster.
+    Test {
+        /// Fail where the tests on a real cluster cannot run, instead of saying so.
+        #[arg(long)]
+        require_cluster: bool,
+        /// Install missing packages without asking.
+        #[arg(long)]
+        yes: bool,
+        /// Leave the cluster `test` up.
+        #[arg(long)]
+        keep: bool,
+        /// Only the tests on the cluster whose names contain this.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// A measurement on a cluster that is up, with its images loaded.
+    Bench {
+        /// The cluster's name.
+        #[arg(long, default_value = "dev")]
+        cluster: ClusterName,
+        /// `drain`: weight 0 under load, from the patch to the last new request.
+        name: String,
+        /// What the bench takes, such as --runs 20 or --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
 }
 
 #[derive(Subcommand)]
@@ -126,6 +153,12 @@ fn run(chore: Chore) -> Result<ExitCode> {
     match chore {
         Chore::Cluster(chore) => cluster(chore),
         Chore::Images(chore) => build_images(&chore).map(|()| ExitCode::SUCCESS),
+        Chore::Test { require_cluster, yes, keep, only } => {
+            test::run(&Wish { require_cluster, yes, keep, only }).map(|()| ExitCode::SUCCESS)
+        }
+        Chore::Bench { cluster, name, arguments } => {
+            bench::run(&cluster, &name, &arguments).map(|()| ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that has to pass before a change lands, from formatting to the tests on a real
 //! cluster, with all the set-up that they need. What is tested is in the crates and in `tests/`.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -36,12 +37,18 @@ pub struct Wish {
 pub fn run(wish: &Wish) -> Result<()> {
     if wish.only.is_none() {
         cargo("formatting", &["fmt", "--all", "--check"])?;
-        cargo("lints", &["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"])?;
+        cargo(
+            "lints",
+            &["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"],
+        )?;
         cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
+        cargo("the demo, checking itself", &["run", "--locked", "-p", "bulkhead", "--", "demo", "--check"])?;
     }
     match packages::ensure(wish.yes) {
         Ok(()) => on_a_cluster(wish),
-        Err(reason) if wish.require_cluster => Err(reason.context("the tests on a real cluster cannot run here")),
+        Err(reason) if wish.require_cluster => {
+            Err(reason.context("the tests on a real cluster cannot run here"))
+        }
         Err(reason) => {
             progress::note("");
             progress::note("*** The tests on a real cluster did NOT run:");
@@ -55,17 +62,20 @@ pub fn run(wish: &Wish) -> Result<()> {
 fn on_a_cluster(wish: &Wish) -> Result<()> {
     let name: ClusterName = CLUSTER.parse()?;
     let tools = Tools::ensure()?;
-    let built = images::build("fast", "dev")?;
+    let built = images::build("fast", "dev", &[])?;
     let archives: Vec<_> = built.into_iter().map(|image| image.archive).collect();
     // Left over from a run that was killed; its state would not be what the tests begin from.
     down::down(&name)?;
-    let outcome = cluster::up(&Wanted { name: name.clone(), nodes: Some(2), provider: Provider::Local, yes: wish.yes })
-        .and_then(|state| {
-            cluster::load(&name, &archives)?;
-            end_to_end(&tools, &state.kubeconfig(), wish.only.as_deref())
-        });
+    let outcome =
+        cluster::up(&Wanted { name: name.clone(), nodes: Some(2), provider: Provider::Local, yes: wish.yes })
+            .and_then(|state| {
+                cluster::load(&name, &archives)?;
+                end_to_end(&tools, &state.kubeconfig(), wish.only.as_deref())
+            });
     if wish.keep {
-        progress::note(&format!("the cluster is still up; remove it with `cargo xtask cluster down --name {name}`"));
+        progress::note(&format!(
+            "the cluster is still up; remove it with `cargo xtask cluster down --name {name}`"
+        ));
         return outcome;
     }
     let removed = progress::step("removing the cluster", || down::down(&name));
@@ -73,29 +83,41 @@ fn on_a_cluster(wish: &Wish) -> Result<()> {
 }
 
 fn end_to_end(tools: &Tools, kubeconfig: &Path, only: Option<&str>) -> Result<()> {
-    let mut arguments = vec!["test", "--locked", "-p", "bulkhead-tests", "--features", "e2e", "--test", "e2e", "--"];
+    let mut arguments =
+        vec!["test", "--locked", "-p", "bulkhead-tests", "--features", "e2e", "--test", "e2e", "--"];
     arguments.extend(["--test-threads", "1"]);
     arguments.extend(only);
     let mut tests = cargo_command(&arguments);
-    tests
-        .env("KUBECONFIG", kubeconfig)
-        .env("BULKHEAD_CLUSTER", CLUSTER)
-        .env("BULKHEAD_KUBECTL", tools.program("kubectl")?)
-        .env("BULKHEAD_HELM", tools.program("helm")?)
-        .env("BULKHEAD_XTASK", std::env::current_exe().context("the path of this program cannot be told")?);
+    tests.envs(environment(CLUSTER, tools, kubeconfig)?);
     progress::step("tests on a real cluster", || status(&mut tests))
+}
+
+/// What `bulkhead-tests` needs to know of a cluster.
+pub(crate) fn environment(
+    cluster: &str,
+    tools: &Tools,
+    kubeconfig: &Path,
+) -> Result<[(&'static str, OsString); 5]> {
+    let this = std::env::current_exe().context("the path of this program cannot be told")?;
+    Ok([
+        ("KUBECONFIG", kubeconfig.into()),
+        ("BULKHEAD_CLUSTER", cluster.into()),
+        ("BULKHEAD_KUBECTL", tools.program("kubectl")?.into()),
+        ("BULKHEAD_HELM", tools.program("helm")?.into()),
+        ("BULKHEAD_XTASK", this.into()),
+    ])
 }
 
 fn cargo(what: &str, arguments: &[&str]) -> Result<()> {
     progress::step(what, || status(&mut cargo_command(arguments)))
 }
 
-fn cargo_command(arguments: &[&str]) -> Command {
+pub(crate) fn cargo_command(arguments: &[&str]) -> Command {
     command(std::env::var_os("CARGO").unwrap_or("cargo".into()), arguments)
 }
 
 /// Runs it with its output where the person sees it.
-fn status(command: &mut Command) -> Result<()> {
+pub(crate) fn status(command: &mut Command) -> Result<()> {
     let words = described(command);
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{words}`"))?;
     if !status.success() {
