@@ -14,7 +14,7 @@ async fn what_is_under_way_and_what_still_arrives_is_served_after_the_verdict() 
     let runtime = start_ready(config(&[&web])).await;
     let address = runtime.addresses.traffic;
     let mut stream = Stream::open(runtime.addresses.health).await;
-    web.controls.set_delay(Duration::from_millis(1_500));
+    web.controls.set_delay(Duration::from_secs(4));
     let under_way = tokio::spawn(ask(address, get("/under-way")));
     eventually("it is under way", async || web.controls.requests() == 1).await;
 
