@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_tests::traffic::Load;
+use bulkhead_tests::world::SYSTEM;
 use bulkhead_tests::{World, eventually};
 
 fn cell(name: &str, policy: &str) -> String {
@@ -101,13 +102,23 @@ fn a_cell_whose_namespace_and_pods_are_gone_can_be_deleted() {
 fn helm_upgrade_keeps_everything_and_uninstall_refuses_while_cells_exist() {
     let (world, _turn) = World::enter();
     world.install_bulkhead().expect("upgrading to the same changes nothing");
-    let refusal = world
-        .helm(&["uninstall", "bulkhead", "-n", bulkhead_tests::world::SYSTEM, "--timeout", "60s"])
-        .expect_err("cells exist");
+    let refusal =
+        world.helm(&["uninstall", "bulkhead", "-n", SYSTEM, "--timeout", "60s"]).expect_err("cells exist");
     assert!(format!("{refusal:#}").contains("pre-delete"), "{refusal:#}");
+    let why =
+        world.kubectl(&["logs", "-n", SYSTEM, "job/bulkhead-pre-delete-check"]).expect("the check says why");
+    assert!(why.contains("payments-a"), "{why}");
     world
-        .kubectl(&["get", "deployment", "-n", bulkhead_tests::world::SYSTEM, "bulkhead-operator"])
+        .kubectl(&["get", "deployment", "-n", SYSTEM, "bulkhead-operator"])
         .expect("the operator is still there");
+
+    // Helm holds a release whose uninstall was refused for half gone; the chart's notes say how to take it back.
+    let history = world.helm(&["history", "bulkhead", "-n", SYSTEM, "-o", "json"]).expect("a release");
+    let history: serde_json::Value = serde_json::from_str(&history).expect("JSON");
+    let newest = history.as_array().and_then(|all| all.last()).map(|last| last["revision"].to_string());
+    world
+        .helm(&["rollback", "bulkhead", &newest.expect("a revision"), "-n", SYSTEM, "--wait"])
+        .expect("taken back");
     world.install_bulkhead().expect("and can be upgraded again");
     world.all_serving(&["payments-a", "payments-b", "payments-c"]).expect("cells serve on");
 }
