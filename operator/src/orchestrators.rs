@@ -40,10 +40,16 @@ pub(crate) struct Voices {
     pub(crate) message: String,
 }
 
-pub(crate) type All = BTreeMap<String, Voices>;
+/// All cells, as last asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// False until every orchestrator was asked once: before that nothing can be told.
+    pub asked: bool,
+    pub cells: BTreeMap<String, Voices>,
+}
 
 /// Asks until the process ends.
-pub(crate) async fn run(stores: Arc<Stores>, changes: Changes, publish: watch::Sender<Arc<All>>) {
+pub(crate) async fn run(stores: Arc<Stores>, changes: Changes, publish: watch::Sender<Arc<Heard>>) {
     stores.ready().await;
     loop {
         let pods = pods(&stores.orchestrators.state());
@@ -62,14 +68,15 @@ pub(crate) async fn run(stores: Arc<Stores>, changes: Changes, publish: watch::S
         let next = sum_up(answers);
         let before = publish.borrow().clone();
         let mut different: Vec<String> = before
+            .cells
             .keys()
             .chain(next.keys())
-            .filter(|cell| before.get(*cell) != next.get(*cell))
+            .filter(|cell| before.cells.get(*cell) != next.get(*cell))
             .cloned()
             .collect();
         different.dedup();
         let all_well = next.values().all(|voices| voices.ready == voices.pods);
-        publish.send_replace(Arc::new(next));
+        publish.send_replace(Arc::new(Heard { asked: true, cells: next }));
         changes.look_at(different).await;
         let pause = if all_well { SLOW } else { FAST };
         tokio::time::sleep(pause.max(PER_CELL * u32::try_from(count).unwrap_or(u32::MAX))).await;
@@ -107,7 +114,7 @@ async fn ask(cell: &str, address: SocketAddr) -> Result<Verdict, String> {
     }
 }
 
-fn sum_up(answers: Vec<(String, Result<Verdict, String>)>) -> All {
+fn sum_up(answers: Vec<(String, Result<Verdict, String>)>) -> BTreeMap<String, Voices> {
     let mut answers = answers;
     // Answers come in any order; the same answers must say the same.
     answers.sort_by(|a, b| {
@@ -117,7 +124,7 @@ fn sum_up(answers: Vec<(String, Result<Verdict, String>)>) -> All {
         };
         (&a.0, words(&a.1)).cmp(&(&b.0, words(&b.1)))
     });
-    let mut all = All::new();
+    let mut all: BTreeMap<String, Voices> = BTreeMap::new();
     for (cell, answer) in answers {
         let voices = all.entry(cell).or_default();
         voices.pods += 1;

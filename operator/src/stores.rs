@@ -132,13 +132,20 @@ impl Stores {
                 |slice: &EndpointSlice| cell_of(slice),
             ),
             objects: kinds.iter().map(|kind| follow.kind(&kind.resource, ours())).collect(),
-            cells,
+            cells: cells.clone(),
         };
         stores.filled = follow.filled.into_inner();
         let notify = changes.clone();
-        let stream = stream.inspect(move |_| {
+        let siblings = cells.clone();
+        let stream = stream.then(move |touched| {
             notify.bump_routing();
             notify.bump_templates();
+            let waiting = touched.as_ref().map(|cell| waiting_for(&siblings, cell)).unwrap_or_default();
+            let notify = notify.clone();
+            async move {
+                notify.look_at(waiting).await;
+                touched
+            }
         });
         (Arc::new(stores), stream.boxed())
     }
@@ -192,6 +199,20 @@ fn cells_of(cells: &Store<Guard<Cell>>, template: &str) -> Vec<String> {
             guard.0.as_ref().ok().filter(|cell| of_template(cell)).map(|cell| cell.name().to_owned())
         })
         .collect()
+}
+
+/// The other cells of the template that are not at the revision that they go to: what changed may let them.
+fn waiting_for(cells: &Store<Guard<Cell>>, touched: &Guard<Cell>) -> Vec<String> {
+    let Ok(touched) = &touched.0 else { return Vec::new() };
+    let outdated = |cell: &Cell| {
+        let status = cell.status.as_ref();
+        cell.spec.template == touched.spec.template
+            && cell.name() != touched.name()
+            && status.is_some_and(|status| status.current_revision != status.update_revision)
+    };
+    let readable = cells.state();
+    let readable = readable.iter().filter_map(|guard| guard.0.as_ref().ok());
+    readable.filter(|cell| outdated(cell)).map(|cell| cell.name().to_owned()).collect()
 }
 
 type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;

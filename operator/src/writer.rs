@@ -3,15 +3,17 @@
 
 use bulkhead_crds::names;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{
     Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
 };
 use kube::core::ApiResource;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 
+use crate::clock;
 use crate::lease::Leadership;
 
 /// Why a write did not happen.
@@ -66,7 +68,7 @@ fn message(error: &kube::Error) -> String {
 pub(crate) struct Writer {
     client: Client,
     leadership: Leadership,
-    recorder: Recorder,
+    reporter: String,
     writes: IntCounterVec,
 }
 
@@ -84,9 +86,7 @@ impl Writer {
             &["verb", "kind"],
         )?;
         registry.register(Box::new(writes.clone()))?;
-        let reporter =
-            Reporter { controller: "bulkhead-operator".to_owned(), instance: Some(pod_name.to_owned()) };
-        Ok(Self { recorder: Recorder::new(client.clone(), reporter), client, leadership, writes })
+        Ok(Self { reporter: pod_name.to_owned(), client, leadership, writes })
     }
 
     /// A plain create: fails where the object exists.
@@ -211,14 +211,11 @@ impl Writer {
             return;
         }
         self.writes.with_label_values(&["create", "Event"]).inc();
-        let event = Event {
-            type_: if warning { EventType::Warning } else { EventType::Normal },
-            reason: reason.to_owned(),
-            note: Some(note.chars().take(1000).collect()),
-            action: reason.to_owned(),
-            secondary: None,
-        };
-        if let Err(error) = self.recorder.publish(&event, about).await {
+        let event = event(&self.reporter, warning, reason, &note, about);
+        // Those of cluster-scoped objects lie in `default`, where kubectl looks for them.
+        let namespace = about.namespace.as_deref().unwrap_or("default");
+        let api = Api::<Event>::namespaced(self.client.clone(), namespace);
+        if let Err(error) = api.create(&PostParams::default(), &event).await {
             tracing::warn!(%error, object, "could not be written");
         }
     }
@@ -247,6 +244,27 @@ impl Writer {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
             None => Api::all_with(self.client.clone(), resource),
         }
+    }
+}
+
+/// One Event for each thing that happened. kube's recorder would count later ones into the first and drop their words.
+fn event(reporter: &str, warning: bool, reason: &str, note: &str, about: &ObjectReference) -> Event {
+    let now = clock::now();
+    let name = about.name.as_deref().unwrap_or_default();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+            ..ObjectMeta::default()
+        },
+        action: Some(reason.to_owned()),
+        event_time: Some(MicroTime(now)),
+        note: Some(note.chars().take(1000).collect()),
+        reason: Some(reason.to_owned()),
+        regarding: Some(about.clone()),
+        reporting_controller: Some("bulkhead.dev/operator".to_owned()),
+        reporting_instance: Some(reporter.to_owned()),
+        type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
+        ..Event::default()
     }
 }
 

@@ -27,7 +27,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
 use crate::kinds::{self, Kinds};
-use crate::orchestrators;
+use crate::orchestrators::Heard;
+use crate::rollout::Step;
 use crate::routing_status::snapshot::Snapshot;
 use crate::stores::{Cells, Guard, Stores};
 use crate::writer::{self, Writer};
@@ -63,7 +64,7 @@ pub(crate) struct Context {
     pub writer: Writer,
     pub stores: Arc<Stores>,
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    pub voices: watch::Receiver<Arc<orchestrators::All>>,
+    pub voices: watch::Receiver<Arc<Heard>>,
     pub memory: apply::Memory,
     pub written: status::Written,
     /// Held while a cell begins its update, so that two never begin together.
@@ -79,7 +80,7 @@ impl Context {
         writer: Writer,
         stores: Arc<Stores>,
         snapshot: watch::Receiver<Arc<Snapshot>>,
-        voices: watch::Receiver<Arc<orchestrators::All>>,
+        voices: watch::Receiver<Arc<Heard>>,
     ) -> Self {
         Self {
             client,
@@ -98,6 +99,14 @@ impl Context {
 
     pub(crate) fn cell_resource(&self) -> ApiResource {
         kinds::resource(names::GROUP, names::VERSION, "Cell", "cells")
+    }
+
+    /// Waits until everything was read and everybody was asked once, so that a start looks like no change to anybody.
+    async fn settled(&self) {
+        self.stores.ready().await;
+        // The senders live as long as the process.
+        let _ = self.voices.clone().wait_for(|heard| heard.asked).await;
+        let _ = self.snapshot.clone().wait_for(|snapshot| snapshot.asked).await;
     }
 
     /// What Events about a Cell refer to.
@@ -137,7 +146,7 @@ pub(crate) async fn run(context: Arc<Context>, cells: Cells, changed: mpsc::Rece
 }
 
 async fn reconcile(cell: Arc<Guard<Cell>>, context: Arc<Context>) -> Result<Action, Error> {
-    context.stores.ready().await;
+    context.settled().await;
     let cell = match &cell.0 {
         Ok(cell) => cell,
         Err(unreadable) => {
@@ -159,9 +168,14 @@ async fn reconcile(cell: Arc<Guard<Cell>>, context: Arc<Context>) -> Result<Acti
         let observed = observe::observe(&context, cell).await?;
         let report = bring_up::bring_up(&context, cell, &observed).await?;
         status::write(&context, cell, &report).await?;
+        let waits = matches!(report.step, Some(Step::Wait(_)));
         let pending =
             report.passing || report.wrote > 0 || report.step.as_ref().is_some_and(bring_up::is_under_way);
-        Action::requeue(if pending { Duration::from_secs(2) } else { RESYNC })
+        Action::requeue(match (pending, waits) {
+            (true, _) => Duration::from_secs(2),
+            (false, true) => Duration::from_secs(5),
+            (false, false) => RESYNC,
+        })
     };
     context.succeeded(cell.name());
     Ok(action)

@@ -62,7 +62,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         siblings: stores::readable(&stores.cells),
         shifts: stores::readable(&stores.shifts),
         snapshot: context.snapshot.borrow().clone(),
-        voices: context.voices.borrow().get(cell.name()).cloned(),
+        voices: context.voices.borrow().cells.get(cell.name()).cloned(),
         api_server: api_server(context),
         drain_timeout_ms: drain_timeout_ms(context),
         pods: None,
