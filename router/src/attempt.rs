@@ -78,15 +78,11 @@ pub(crate) struct Failed {
     pub(crate) body: Option<Outgoing>,
 }
 
-/// The least busy of two pods picked at random among those that speak and say ready; where none does, among all, since
-/// the cell would not have been chosen if it were known to be gone. `tried` are left out.
+/// The least busy of two pods picked at random among those that speak and say ready. `tried` are left out.
 pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>]) -> Option<Rc<Pool>> {
     let untried = |pool: &&Rc<Pool>| !tried.iter().any(|other| Rc::ptr_eq(pool, other));
-    let mut candidates: Vec<&Rc<Pool>> =
-        cell.pods.iter().filter(untried).filter(|pool| pool.pod.is_usable()).collect();
-    if candidates.is_empty() {
-        candidates = cell.pods.iter().filter(untried).collect();
-    }
+    let usable = cell.pods.iter().filter(|pool| pool.pod.is_usable()).filter(untried);
+    let candidates: Vec<&Rc<Pool>> = usable.collect();
     if candidates.is_empty() {
         return None;
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::client::ClientBuilder;
@@ -64,9 +64,21 @@ pub(crate) async fn watch(
 
 fn events<K>(api: Api<K>, config: Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(api, config).backoff(Retry::default())
+    let mut failing = false;
+    watcher(api, config).backoff(Retry::default()).inspect(move |event| match event {
+        // Once for each time that the server is away: it is tried again every second.
+        Err(error) if !failing => {
+            failing = true;
+            tracing::warn!(kind = &*K::kind(&()), %error, "the watch failed and is tried again until it works");
+        }
+        Ok(_) if failing => {
+            failing = false;
+            tracing::info!(kind = &*K::kind(&()), "the watch works again");
+        }
+        Err(_) | Ok(_) => {}
+    })
 }
 
 async fn objects<K>(client: &Client, changes: &mpsc::Sender<Change>)
@@ -78,10 +90,7 @@ where
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
         let change: Change = match event {
-            Err(error) => {
-                tracing::warn!(kind = K::NAME, %error, "the watch failed and is tried again");
-                continue;
-            }
+            Err(_) => continue,
             Ok(event) => match event {
                 Event::Init => {
                     listed.clear();
@@ -167,9 +176,7 @@ fn report<K: Kind>(objects: &mut Objects, namespace: Option<&str>, name: &str, e
 }
 
 async fn endpoint_slices(api: Api<EndpointSlice>, config: Config, changes: &mpsc::Sender<Change>) {
-    let mut events = std::pin::pin!(events(api, config).inspect_err(
-        |error| tracing::warn!(kind = "EndpointSlice", %error, "the watch failed and is tried again")
-    ));
+    let mut events = std::pin::pin!(events(api, config));
     let mut listed = Vec::new();
     while let Some(event) = events.next().await {
         let Ok(event) = event else { continue };

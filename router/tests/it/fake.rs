@@ -146,6 +146,13 @@ impl FakeCell {
         self.inner.streams.load(Ordering::SeqCst)
     }
 
+    /// Refuses connections for transactions; those that are open and the health stream stay.
+    pub(crate) async fn refuse_traffic(&mut self) {
+        let accepting = self.tasks.remove(0);
+        accepting.abort();
+        let _ = accepting.await;
+    }
+
     /// Refuses connections from now on and cuts those that are open, as a killed process does.
     pub(crate) async fn kill(&mut self) {
         let tasks: Vec<_> =

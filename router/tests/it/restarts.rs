@@ -137,3 +137,22 @@ async fn restarts_stop_when_the_budget_is_used_up() {
     // Ten at once, and one for every five that ended.
     assert!((15..=30).contains(&answered), "{answered}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_refuses_is_no_attempt_while_another_of_its_cell_takes_it() {
+    let mut world = world().await;
+    let other = FakeCell::start("a").await;
+    let both = format!("['{}', '{}']", world.cells[0].address, other.address);
+    let one = format!("['{}']", world.cells[0].address);
+    let text = crate::world::cell("a", 100, world.cells[0].address).replace(&one, &both);
+    world.write("cell-a.yaml", &text);
+    eventually("both pods are heard", async || world.serving().await.cells["a"].pods == 2).await;
+    // Its health stream goes on saying ready.
+    world.cells[0].refuse_traffic().await;
+    let mut client = world.client().await;
+    for _ in 0..100 {
+        let answer = client.send(post("/", "x")).await;
+        assert_eq!((answer.cell(), answer.header("bulkhead-attempts")), ("a", "1"), "{answer:?}");
+    }
+    assert_eq!(other.hits(), 100);
+}
