@@ -10,4 +10,5 @@ mod outage;
 mod ownership;
 mod rollout;
 mod shares;
+mod steady;
 mod walls;

@@ -21,6 +21,8 @@ pub struct World {
     helm: PathBuf,
     xtask: PathBuf,
     root: PathBuf,
+    /// What the API server writes of every request.
+    pub audit_log: PathBuf,
     /// From `kubectl apply -f examples/` to three ready and serving cells.
     pub time_to_ready: Duration,
 }
@@ -64,6 +66,7 @@ impl World {
             kubectl: path("BULKHEAD_KUBECTL")?,
             helm: path("BULKHEAD_HELM")?,
             xtask: path("BULKHEAD_XTASK")?,
+            audit_log: path("BULKHEAD_AUDIT_LOG")?,
             root: Path::new(env!("CARGO_MANIFEST_DIR"))
                 .parent()
                 .context("the crate lies in the workspace")?

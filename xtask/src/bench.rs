@@ -26,6 +26,6 @@ pub fn run(cluster: &ClusterName, name: &str, arguments: &[String]) -> Result<()
         "e2e",
     ]);
     bench.args(["--bin", "bench", "--", name]).args(arguments);
-    bench.envs(environment(&cluster.to_string(), &tools, &state.kubeconfig())?);
+    bench.envs(environment(&cluster.to_string(), &tools, &state)?);
     status(&mut bench)
 }

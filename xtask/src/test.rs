@@ -2,13 +2,12 @@
 //! cluster, with all the set-up that they need. What is tested is in the crates and in `tests/`.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::cluster::layout::ClusterName;
-use crate::cluster::state::Provider;
+use crate::cluster::state::{Provider, State};
 use crate::cluster::tools::Tools;
 use crate::cluster::{self, Wanted, down};
 use crate::command::{command, described};
@@ -70,7 +69,7 @@ fn on_a_cluster(wish: &Wish) -> Result<()> {
         cluster::up(&Wanted { name: name.clone(), nodes: Some(2), provider: Provider::Local, yes: wish.yes })
             .and_then(|state| {
                 cluster::load(&name, &archives)?;
-                end_to_end(&tools, &state.kubeconfig(), wish.only.as_deref())
+                end_to_end(&tools, &state, wish.only.as_deref())
             });
     if wish.keep {
         progress::note(&format!(
@@ -82,13 +81,13 @@ fn on_a_cluster(wish: &Wish) -> Result<()> {
     outcome.and(removed)
 }
 
-fn end_to_end(tools: &Tools, kubeconfig: &Path, only: Option<&str>) -> Result<()> {
+fn end_to_end(tools: &Tools, state: &State, only: Option<&str>) -> Result<()> {
     let mut arguments =
         vec!["test", "--locked", "-p", "bulkhead-tests", "--features", "e2e", "--test", "e2e", "--"];
     arguments.extend(["--test-threads", "1"]);
     arguments.extend(only);
     let mut tests = cargo_command(&arguments);
-    tests.envs(environment(CLUSTER, tools, kubeconfig)?);
+    tests.envs(environment(CLUSTER, tools, state)?);
     progress::step("tests on a real cluster", || status(&mut tests))
 }
 
@@ -96,11 +95,12 @@ fn end_to_end(tools: &Tools, kubeconfig: &Path, only: Option<&str>) -> Result<()
 pub(crate) fn environment(
     cluster: &str,
     tools: &Tools,
-    kubeconfig: &Path,
-) -> Result<[(&'static str, OsString); 5]> {
+    state: &State,
+) -> Result<[(&'static str, OsString); 6]> {
     let this = std::env::current_exe().context("the path of this program cannot be told")?;
     Ok([
-        ("KUBECONFIG", kubeconfig.into()),
+        ("KUBECONFIG", state.kubeconfig().into()),
+        ("BULKHEAD_AUDIT_LOG", state.path("log/audit.log").into()),
         ("BULKHEAD_CLUSTER", cluster.into()),
         ("BULKHEAD_KUBECTL", tools.program("kubectl")?.into()),
         ("BULKHEAD_HELM", tools.program("helm")?.into()),

@@ -1,0 +1,164 @@
+//! A cluster at rest is left alone, and what people or their GitOps tools wrote stays theirs.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::pods::{orchestrators, routers, running};
+use bulkhead_tests::traffic::{Load, Request, now_ms, send};
+use bulkhead_tests::world::SYSTEM;
+use bulkhead_tests::{World, eventually, holds_for};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// How long a cluster at rest is watched here; `cargo xtask soak` is for longer.
+const REST: Duration = Duration::from_secs(30);
+
+/// Writes of Bulkhead's own accounts that the API server saw since `from` bytes of its audit log, by what they wrote.
+/// Leases are renewed by design.
+fn writes_since(world: &World, from: u64) -> Result<BTreeMap<String, usize>> {
+    let mut log = File::open(&world.audit_log)?;
+    log.seek(SeekFrom::Start(from))?;
+    let mut text = String::new();
+    log.read_to_string(&mut text)?;
+    let mut writes = BTreeMap::new();
+    for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let field =
+            |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let ours = field("/user/username").starts_with(&format!("system:serviceaccount:{SYSTEM}:"));
+        let write = !matches!(field("/verb").as_str(), "get" | "list" | "watch");
+        let resource = field("/objectRef/resource");
+        if ours && write && resource != "leases" {
+            *writes
+                .entry(format!("{} {resource} {}", field("/verb"), field("/objectRef/name")))
+                .or_default() += 1;
+        }
+    }
+    Ok(writes)
+}
+
+fn end_of_log(world: &World) -> u64 {
+    std::fs::metadata(&world.audit_log).expect("the cluster writes an audit log").len()
+}
+
+#[test]
+fn a_cluster_at_rest_is_not_written_to() {
+    let (world, _turn) = World::enter();
+    // Statuses may settle once more after the last test.
+    let mut from = end_of_log(world);
+    eventually(Duration::from_secs(60), || {
+        let before = std::mem::replace(&mut from, end_of_log(world));
+        holds_for(Duration::from_secs(5), || Ok(()))?;
+        let writes = writes_since(world, before)?;
+        ensure!(writes.is_empty(), "still writing: {writes:?}");
+        Ok(())
+    })
+    .expect("it comes to rest");
+    let from = end_of_log(world);
+    holds_for(REST, || {
+        let writes = writes_since(world, from)?;
+        ensure!(writes.is_empty(), "written without need: {writes:?}");
+        Ok(())
+    })
+    .expect("nothing is written");
+
+    // The control: a change is written, so the log shows what it should.
+    world.patch("cell", "payments-c", r#"{"spec":{"weight":50}}"#).expect("patched");
+    let seen = eventually(Duration::from_secs(10), || {
+        let writes = writes_since(world, from)?;
+        ensure!(!writes.is_empty(), "no write in the audit log");
+        Ok(writes)
+    });
+    world.patch("cell", "payments-c", r#"{"spec":{"weight":100}}"#).expect("patched back");
+    seen.expect("the negative control");
+}
+
+#[test]
+fn a_failover_leaves_the_spec_as_gitops_wrote_it() {
+    let (world, _turn) = World::enter();
+    let specs = || {
+        let cells = world.json(&["get", "cells"]).expect("listed");
+        let policies = world.json(&["get", "routingpolicies", "-A"]).expect("listed");
+        let specs = |list: &Value| {
+            list["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|item| (item["spec"].clone(), item["metadata"]["generation"].clone()))
+                .collect::<Vec<_>>()
+        };
+        (specs(&cells), specs(&policies))
+    };
+    let before = specs();
+    for pod in orchestrators(world, "payments-b").expect("orchestrators") {
+        pod.signal(Signal::SIGKILL).expect("killed");
+    }
+    // Re-applying what is in Git, as a GitOps controller does every few seconds.
+    holds_for(Duration::from_secs(10), || {
+        let said = world.kubectl(&["apply", "-f", "examples/"])?;
+        ensure!(said.lines().all(|line| line.ends_with("unchanged")), "out of sync: {said}");
+        Ok(())
+    })
+    .expect("there is nothing to sync");
+    eventually(Duration::from_secs(60), || world.expect_condition("payments-b", "Serving", "True"))
+        .expect("it is back");
+    assert_eq!(specs(), before);
+}
+
+#[test]
+fn a_drained_cell_stays_drained_over_a_restart_of_routers_and_operator() {
+    let (world, _turn) = World::enter();
+    world.patch("cell", "payments-a", r#"{"spec":{"weight":0}}"#).expect("patched");
+    eventually(Duration::from_secs(10), || world.expect_condition("payments-a", "Drained", "True"))
+        .expect("drained");
+    let load = Load::start(world, 100);
+    let since = now_ms();
+    let operators = running(world, SYSTEM, "bulkhead.dev/component=operator").expect("operators");
+    let first_router = running(world, SYSTEM, "bulkhead.dev/component=router").expect("routers").remove(0);
+    for pod in operators.iter().chain([&first_router]) {
+        pod.signal(Signal::SIGKILL).expect("killed");
+    }
+    let address = routers(world).expect("routers")[0];
+    eventually(Duration::from_secs(60), || {
+        let answer = send(address, &Request::get("/").header("x-account", "1"))?;
+        ensure!(answer.status == 200, "answered {}", answer.status);
+        Ok(())
+    })
+    .expect("the router is back");
+    load.wait_for_since(Duration::from_secs(10), "payments-b", now_ms()).expect("traffic goes on");
+    let seen = load.stop();
+    let late = seen.sent_between("payments-a", since, u64::MAX);
+    world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
+    assert_eq!(late, 0, "requests to a drained cell");
+}
+
+#[test]
+fn routers_that_join_later_get_the_table_before_they_are_ready() {
+    let (world, _turn) = World::enter();
+    world
+        .kubectl(&["scale", "statefulset", "bulkhead-router", "-n", SYSTEM, "--replicas=4"])
+        .expect("scaled out");
+    let scaled = world
+        .kubectl(&["rollout", "status", "statefulset/bulkhead-router", "-n", SYSTEM, "--timeout=90s"])
+        .and_then(|_| routers(world))
+        .and_then(|addresses| {
+            ensure!(addresses.len() == 4, "{} routers", addresses.len());
+            for address in addresses {
+                let answer = send(address, &Request::get("/").header("x-account", "7"))?;
+                ensure!(answer.status == 200, "{address} answered {}: {}", answer.status, answer.body);
+            }
+            Ok(())
+        });
+    world
+        .kubectl(&["scale", "statefulset", "bulkhead-router", "-n", SYSTEM, "--replicas=2"])
+        .expect("scaled in");
+    scaled.expect("every router serves as soon as it is ready");
+    eventually(Duration::from_secs(60), || {
+        let left = running(world, SYSTEM, "bulkhead.dev/component=router")?.len();
+        ensure!(left == 2, "{left} routers");
+        Ok(())
+    })
+    .expect("two are left");
+}
