@@ -48,7 +48,13 @@ fn ask(world: &World, row: &Row) -> Result<String> {
         None => world.feed(&[&["create"], dry.as_slice()].concat(), &row.new),
         Some(old) => {
             world.feed(&["create", "-f", "-"], old)?;
-            let said = world.feed(&[&["replace"], dry.as_slice()].concat(), &row.new);
+            // The operator may write status between kubectl's read and its write, which the API answers with a conflict.
+            let said = eventually(Duration::from_secs(10), || {
+                match world.feed(&[&["replace"], dry.as_slice()].concat(), &row.new) {
+                    Err(error) if format!("{error:#}").contains("the object has been modified") => Err(error),
+                    said => Ok(said),
+                }
+            })?;
             world.feed(&["delete", "--timeout=60s", "-f", "-"], old)?;
             said
         }

@@ -58,7 +58,7 @@ pub fn build(profile: &str, tag: &str, only: &[String]) -> Result<Vec<Built>> {
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     ensure_target()?;
     progress::step(&format!("building static programs (profile {profile})"), || {
-        compile(&repository, &folder, profile, &wanted)
+        compile(&repository, &folder, profile)
     })?;
     let programs = folder.join(TARGET).join(if profile == "dev" { "debug" } else { profile });
     let pack_one = |(package, short)| {
@@ -106,10 +106,12 @@ fn chosen(only: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
     Ok(PROGRAMS.into_iter().filter(|(_, short)| wanted(short)).collect())
 }
 
-fn compile(repository: &Path, folder: &Path, profile: &str, programs: &[(&str, &str)]) -> Result<()> {
+/// Builds all programs, also where one is wanted: cargo gives dependencies the features of everything that is built
+/// together, and another choice of programs would compile most of them again.
+fn compile(repository: &Path, folder: &Path, profile: &str) -> Result<()> {
     let mut cargo = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), ["build"]);
     cargo.args(["--target", TARGET, "--profile", profile]);
-    for (package, _) in programs {
+    for (package, _) in PROGRAMS {
         cargo.args(["--package", package]);
     }
     let variable = TARGET.replace('-', "_");
