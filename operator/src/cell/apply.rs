@@ -131,11 +131,12 @@ async fn write(
         return Ok(());
     }
     let mut value = object.value.clone();
-    if let (true, Some(live)) = (object.autoscaled, &live_value)
-        && live["spec"]["replicas"].is_number()
-    {
+    if let Some(first) = &object.autoscaled {
         // Leaving out a field that we once applied would reset it; the autoscaler's own number changes nothing.
-        value["spec"]["replicas"] = live["spec"]["replicas"].clone();
+        let replicas = live_value.as_ref().map_or(first, |live| &live["spec"]["replicas"]);
+        if replicas.is_number() {
+            value["spec"]["replicas"] = replicas.clone();
+        }
     }
     let result = context.writer.apply(&object.resource, Some(&cell.namespace), &value).await;
     let stored = match result {

@@ -5,10 +5,11 @@ use bulkhead_crds::condition::is_true;
 use bulkhead_crds::{Cell, names};
 use jiff::Timestamp;
 use kube::ResourceExt;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::desired::{self, ANNOTATION_RETAINED, Installation};
-use super::health::judge;
+use super::desired::{self, ANNOTATION_RETAINED, Installation, Key};
+use super::health::{Health, judge};
 use super::observe::{NamespaceSeen, Observed};
 use super::shift::{self, Purpose};
 use super::status::Report;
@@ -67,14 +68,15 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     let revision = if step == Step::Update { target } else { current };
     report.update_revision = target.map(|target| target.name.clone()).or(report.update_revision);
     report.step = Some(step.clone());
-    let Some(revision) = revision else { return Ok(report) };
-    if !objects(context, cell, observed, revision, &mut report).await? {
-        return Ok(report);
+    if let Some(revision) = revision {
+        if !objects(context, cell, observed, revision, &mut report).await? {
+            return Ok(report);
+        }
+        report.current_revision = Some(revision.name.clone());
     }
     if let Some(target) = target {
         explain_exclusion(context, cell, target, &mut report);
     }
-    report.current_revision = Some(revision.name.clone());
     after(context, cell, observed, &step, &mut report).await?;
     Ok(report)
 }
@@ -227,8 +229,18 @@ fn target(observed: &Observed) -> Result<&Revision, Problem> {
 
 /// The revision that the cell's objects were made from.
 fn current<'a>(cell: &Cell, observed: &'a Observed) -> Option<&'a Revision> {
-    let name = cell.status.as_ref()?.current_revision.as_deref()?;
+    let name = at(cell, observed)?;
     observed.revisions.iter().find(|revision| revision.name == name)
+}
+
+/// Its name: as status has it, or, where status was lost, as the label of its orchestrator has it.
+fn at(cell: &Cell, observed: &Observed) -> Option<String> {
+    if let Some(name) = cell.status.as_ref().and_then(|status| status.current_revision.clone()) {
+        return Some(name);
+    }
+    let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
+    let hash = observed.objects.get(&key)?.metadata.labels.as_ref()?.get(names::LABEL_REVISION)?;
+    observed.revisions.iter().find(|revision| revision.hash == *hash).map(|revision| revision.name.clone())
 }
 
 fn members(
@@ -241,7 +253,15 @@ fn members(
     let of_this = |sibling: &Cell| sibling.name() == cell.name();
     // The store may be a step behind the object that we were called with.
     let siblings = observed.siblings.iter().filter(|sibling| !of_this(sibling)).chain([cell]);
-    siblings.map(|sibling| member(context, sibling, observed, target, now)).collect()
+    siblings
+        .map(|sibling| {
+            let mut member = member(context, sibling, observed, target, now);
+            if of_this(sibling) {
+                member.at = at(cell, observed);
+            }
+            member
+        })
+        .collect()
 }
 
 fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision, now: Timestamp) -> Member {
@@ -291,6 +311,7 @@ async fn objects(
     let wanted = desired::objects(&valid, &installation, &context.kinds);
     let applied = apply::apply(context, &Identity::of(cell), &wanted, observed).await?;
     report.objects = wanted.len();
+    report.health = look_again(context, cell, observed, &wanted);
     report.wrote = applied.wrote.len() + applied.pruned.len();
     let about = context.about(cell);
     for key in &applied.drifted {
@@ -306,6 +327,21 @@ async fn objects(
         return Ok(false);
     }
     Ok(true)
+}
+
+/// The health of the workload as it is known after applying: what was just made or changed is not complete.
+fn look_again(context: &Context, cell: &Cell, observed: &Observed, wanted: &[desired::Object]) -> Health {
+    let namespace = cell.namespace_name();
+    let stale = |key: &Key, object: &DynamicObject| context.memory.is_stale(&namespace, key, object);
+    let mut health = judge(&observed.objects, &observed.failures, stale);
+    let runs_pods = |key: &Key| matches!(key.kind.as_str(), "Deployment" | "StatefulSet" | "Job");
+    for key in wanted.iter().map(desired::Object::key).filter(runs_pods) {
+        if !observed.objects.contains_key(&key) {
+            health.workloads += 1;
+            health.incomplete.push(format!("{} {} was just made", key.kind, key.name));
+        }
+    }
+    health
 }
 
 /// A cell that cannot be built from the newest revision runs on with its own, and says so.

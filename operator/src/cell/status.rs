@@ -36,7 +36,7 @@ pub(crate) struct Report {
     pub held: Option<Problem>,
     pub health: Health,
     pub voices: Option<Voices>,
-    /// Objects that were written in this pass, so that what was observed is out of date.
+    /// Objects that were written or removed in this pass.
     pub wrote: usize,
     pub objects: usize,
     pub step: Option<Step>,
@@ -148,15 +148,13 @@ fn workload(report: &Report) -> Statement {
     if health.workloads == 0 {
         return statement("WorkloadReady", false, "NotCreated", "its workload is not created yet");
     }
-    if health.incomplete.is_empty() && report.wrote == 0 {
+    if health.incomplete.is_empty() {
         statement(
             "WorkloadReady",
             true,
             "Complete",
             format!("all {} workloads are complete", health.workloads),
         )
-    } else if health.incomplete.is_empty() {
-        statement("WorkloadReady", false, "Progressing", "its objects were just changed")
     } else {
         statement("WorkloadReady", false, "Progressing", health.incomplete.join("; "))
     }
@@ -488,14 +486,6 @@ mod tests {
                 ("WorkloadReady", False, "QuotaForbidden"),
                 ("Ready", False, "QuotaForbidden"),
             ],
-        );
-    }
-
-    #[test]
-    fn what_was_just_written_is_not_taken_for_complete() {
-        check(
-            &Report { wrote: 1, ..running() },
-            &[("Ready", False, "Progressing"), ("WorkloadReady", False, "Progressing")],
         );
     }
 

@@ -28,8 +28,8 @@ pub(crate) struct Object {
     pub resource: ApiResource,
     pub name: String,
     pub value: Value,
-    /// An autoscaler sets `spec.replicas`, so that we leave it alone.
-    pub autoscaled: bool,
+    /// An autoscaler sets `spec.replicas`, so that we leave it alone; with what the template has there to begin with.
+    pub autoscaled: Option<Value>,
 }
 
 impl Object {
@@ -64,21 +64,18 @@ pub(crate) struct ApiServer {
 
 /// Everything in the cell's namespace, in order: walls first, then the cell-runtime, then the workload.
 pub(crate) fn objects(cell: &ValidCell, installation: &Installation, kinds: &Kinds) -> Vec<Object> {
-    let mut values = quota::objects(cell);
-    values.extend(policies::objects(installation));
-    values.extend(cell_runtime::objects(cell, installation));
-    let mut objects: Vec<Object> = values
-        .into_iter()
-        .filter_map(|value| object(cell, value, names::COMPONENT_CELL_RUNTIME, kinds))
-        .collect();
+    let walls = quota::objects(cell).into_iter().chain(policies::objects(installation));
+    let mut objects: Vec<Object> = walls.filter_map(|value| object(cell, value, None, kinds)).collect();
+    let runtime = cell_runtime::objects(cell, installation).into_iter();
+    objects
+        .extend(runtime.filter_map(|value| object(cell, value, Some(names::COMPONENT_CELL_RUNTIME), kinds)));
     let autoscaled = workload::autoscaled(&cell.objects);
     objects.extend(cell.objects.iter().filter_map(|value| {
-        let mut object = object(cell, workload::decorate(cell, value), names::COMPONENT_WORKLOAD, kinds)?;
+        let decorated = workload::decorate(cell, value);
+        let mut object = object(cell, decorated, Some(names::COMPONENT_WORKLOAD), kinds)?;
         if autoscaled.contains(&object.key()) {
-            object.autoscaled = true;
-            if let Some(spec) = object.value["spec"].as_object_mut() {
-                spec.remove("replicas");
-            }
+            let spec = object.value["spec"].as_object_mut();
+            object.autoscaled = Some(spec.and_then(|spec| spec.remove("replicas")).unwrap_or(Value::Null));
         }
         Some(object)
     }));
@@ -95,7 +92,7 @@ pub(crate) fn objects(cell: &ValidCell, installation: &Installation, kinds: &Kin
 }
 
 /// Labels, namespace and kind around what a family made. Kinds are those of the closed list, so each is found.
-fn object(cell: &ValidCell, mut value: Value, component: &str, kinds: &Kinds) -> Option<Object> {
+fn object(cell: &ValidCell, mut value: Value, component: Option<&str>, kinds: &Kinds) -> Option<Object> {
     let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
     let resource = kinds.find(&text("apiVersion"), &text("kind"))?.resource.clone();
     let name = value["metadata"]["name"].as_str()?.to_owned();
@@ -103,14 +100,15 @@ fn object(cell: &ValidCell, mut value: Value, component: &str, kinds: &Kinds) ->
     let labels = &mut value["metadata"]["labels"];
     labels[names::LABEL_CELL] = json!(cell.name);
     labels[names::LABEL_MANAGED_BY] = json!(names::MANAGER);
-    if labels[names::LABEL_COMPONENT].is_null() {
+    if let Some(component) = component {
         labels[names::LABEL_COMPONENT] = json!(component);
+        // Walls are the same in every revision.
+        labels[names::LABEL_REVISION] = json!(cell.revision.hash);
     }
-    labels[names::LABEL_REVISION] = json!(cell.revision.hash);
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
     }
-    Some(Object { resource, name, value, autoscaled: false })
+    Some(Object { resource, name, value, autoscaled: None })
 }
 
 fn stamp(value: &mut Value) {
