@@ -8,11 +8,11 @@ use bulkhead_process::clock::{Monotonic, now_unix_millis};
 use bulkhead_process::shutdown::Shutdown;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
-use prometheus::{IntGauge, Registry};
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use crate::cell::{self, Context};
+use crate::cell::{self, Context, Others};
 use crate::config::Config;
 use crate::kinds::Kinds;
 use crate::lease::{Candidate, Leadership};
@@ -26,10 +26,10 @@ use crate::writer::Writer;
 /// Names of Cells that may wait for a look; past it, watches wait.
 const QUEUE: usize = 1024;
 
-/// Runs until the shutdown, or until the lease is lost.
+/// Runs until the shutdown. An API server that is away, or a lease that is lost, is waited for.
 ///
 /// # Errors
-/// What keeps it from starting; and the loss of the lease, so that the process ends and begins anew.
+/// What keeps it from starting.
 pub async fn run(config: Config, registry: Registry, shutdown: Shutdown) -> anyhow::Result<()> {
     let clock = Monotonic::start();
     let listener = TcpListener::bind(config.admin_address)
@@ -40,32 +40,40 @@ pub async fn run(config: Config, registry: Registry, shutdown: Shutdown) -> anyh
     tokio::spawn(admin::serve(listener, admin, shutdown.clone()));
 
     let client = Client::try_default().await.context("no way to the Kubernetes API is configured")?;
-    // One look, so that a wrong address or a lack of rights shows at once. Standbys are ready too.
-    client.apiserver_version().await.context("the API server does not answer")?;
-    api_server.open();
-
-    let leadership = Leadership::none(clock);
     let leader = leader_gauge(&registry)?;
-    let mut candidate = candidate(&client, &config, leadership.clone());
-    tracing::info!(lease = config.lease_name, "waiting for the lease");
-    tokio::select! {
-        () = candidate.acquire() => {}
-        () = shutdown.requested() => return Ok(()),
-    }
-    tracing::info!(lease = config.lease_name, "leading");
-    leader.set(1);
-    let work = lead(client, config, leadership, &registry, clock)?;
-    let lost = tokio::select! {
-        () = candidate.keep() => true,
-        () = shutdown.requested() => false,
-        () = work => bail!("a part of the operator ended, which it never should"),
-    };
-    leader.set(0);
-    if lost {
-        bail!("the lease was lost; another operator may lead now");
+    let leadership = Leadership::none(clock);
+    let writer = Writer::new(client.clone(), leadership.clone(), &config.pod_name, &registry)?;
+    let failures = reconcile_failures(&registry)?;
+    let mut candidate = candidate(&client, &config, leadership);
+    // Standbys are ready too.
+    api_server.open();
+    while !shutdown.is_requested() {
+        tracing::info!(lease = config.lease_name, "waiting for the lease");
+        tokio::select! {
+            () = candidate.acquire() => {}
+            () = shutdown.requested() => break,
+        }
+        tracing::info!(lease = config.lease_name, "leading");
+        leader.set(1);
+        let work = lead(client.clone(), config.clone(), writer.clone(), failures.clone(), clock);
+        tokio::select! {
+            () = candidate.keep() => tracing::warn!(lease = config.lease_name, "the lease was lost"),
+            () = shutdown.requested() => {}
+            () = work => bail!("a part of the operator ended, which it never should"),
+        }
+        // What was known is dropped with the watches: the next time begins with whole lists.
+        leader.set(0);
     }
     candidate.release().await;
     Ok(())
+}
+
+fn reconcile_failures(registry: &Registry) -> anyhow::Result<IntCounterVec> {
+    let text = "Reconciles of Cells that ended with an error and are tried again, by reason.";
+    let counter =
+        IntCounterVec::new(Opts::new("bulkhead_operator_reconcile_failures_total", text), &["reason"])?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
 }
 
 fn leader_gauge(registry: &Registry) -> anyhow::Result<IntGauge> {
@@ -81,16 +89,9 @@ fn candidate(client: &Client, config: &Config, leadership: Leadership) -> Candid
     Candidate::new(api, config.lease_name.clone(), identity, leadership)
 }
 
-/// Starts the watches, and gives the future that runs every loop and never ends.
-fn lead(
-    client: Client,
-    config: Config,
-    leadership: Leadership,
-    registry: &Registry,
-    clock: Monotonic,
-) -> anyhow::Result<impl Future<Output = ()>> {
+/// Watches, and runs every loop; none of them ever ends.
+async fn lead(client: Client, config: Config, writer: Writer, failures: IntCounterVec, clock: Monotonic) {
     let kinds = Kinds::new(&config.extra_kinds);
-    let writer = Writer::new(client.clone(), leadership, &config.pod_name, registry)?;
     let (look, looked) = mpsc::channel(QUEUE);
     let changes = Changes {
         cells: look,
@@ -101,16 +102,14 @@ fn lead(
     let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
     let (hear, voices) = watch::channel(Arc::default());
     let (pending, is_pending) = watch::channel(true);
-    let context =
-        Arc::new(Context::new(client, config, kinds, writer, Arc::clone(&stores), snapshots, voices));
+    let heard = Others { stores: Arc::clone(&stores), snapshot: snapshots, voices };
+    let context = Arc::new(Context::new(client, config, kinds, writer, heard, failures));
     let (routing, templates) = (changes.routing.subscribe(), changes.templates.subscribe());
-    Ok(async move {
-        tokio::select! {
-            () = cell::run(Arc::clone(&context), cells, looked) => {}
-            () = template::controller::run(Arc::clone(&context), templates) => {}
-            () = routing_status::run(Arc::clone(&context), routing, pending) => {}
-            () = orchestrators::run(Arc::clone(&stores), changes.clone(), hear) => {}
-            () = routing_status::poll::run(stores, changes, publish, is_pending, clock) => {}
-        }
-    })
+    tokio::select! {
+        () = cell::run(Arc::clone(&context), cells, looked) => {}
+        () = template::controller::run(Arc::clone(&context), templates) => {}
+        () = routing_status::run(Arc::clone(&context), routing, pending) => {}
+        () = orchestrators::run(Arc::clone(&stores), changes.clone(), hear) => {}
+        () = routing_status::poll::run(stores, changes, publish, is_pending, clock) => {}
+    }
 }

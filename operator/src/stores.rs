@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_crds::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, names};
 use futures::stream::{BoxStream, StreamExt};
@@ -18,6 +19,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use crate::config::Config;
 use crate::kinds::Kinds;
@@ -44,6 +46,8 @@ pub(crate) struct Stores {
     pub objects: Vec<Store<DynamicObject>>,
     /// Whether each store has its first whole list.
     filled: Vec<Filled>,
+    /// Keeps the watches running; they end with the stores.
+    _tasks: JoinSet<()>,
 }
 
 /// Where the word of changes goes.
@@ -96,11 +100,13 @@ impl Stores {
         let ours = || all().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
         let (cells, stream, cells_filled) = reflect(Api::<Guard<Cell>>::all(client.clone()), all(), ());
         let (every, of_template, of_revision) = (cells.clone(), cells.clone(), cells.clone());
-        let follow = Follow { client, changes, filled: RefCell::new(vec![cells_filled]) };
+        let follow =
+            Follow { client, changes, filled: RefCell::new(vec![cells_filled]), tasks: RefCell::default() };
         // Only for the word of changes: whose a namespace is, is asked of the API server itself.
         follow.all(ours(), Tell::Nobody, |namespace: &Namespace| cell_of(namespace));
         let mut stores = Self {
             filled: Vec::new(),
+            _tasks: JoinSet::new(),
             templates: follow.all(all(), Tell::Templates, move |template: &Guard<CellTemplate>| {
                 cells_of(&of_template, &template.name_any())
             }),
@@ -135,6 +141,7 @@ impl Stores {
             cells: cells.clone(),
         };
         stores.filled = follow.filled.into_inner();
+        stores._tasks = follow.tasks.into_inner();
         let notify = changes.clone();
         let siblings = cells.clone();
         let stream = stream.then(move |touched| {
@@ -215,6 +222,27 @@ fn waiting_for(cells: &Store<Guard<Cell>>, touched: &Guard<Cell>) -> Vec<String>
     readable.filter(|cell| outdated(cell)).map(|cell| cell.name().to_owned()).collect()
 }
 
+/// How long a watch that failed waits: never long, because an API server that is back must be noticed within seconds.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+}
+
+impl Iterator for Backoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(1);
+        Some(Duration::from_millis(250 << self.failures.clamp(1, 3)))
+    }
+}
+
+impl kube::runtime::utils::Backoff for Backoff {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
 type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;
 
 /// True once a store has its first whole list.
@@ -230,7 +258,7 @@ where
     let reader = writer.as_reader();
     let (fill, filled) = watch::channel(false);
     let stream = watcher(api, config.timeout(WATCH_TIMEOUT))
-        .default_backoff()
+        .backoff(Backoff::default())
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
         .inspect(move |event| {
@@ -248,6 +276,7 @@ struct Follow<'a> {
     client: &'a Client,
     changes: &'a Changes,
     filled: RefCell<Vec<Filled>>,
+    tasks: RefCell<JoinSet<()>>,
 }
 
 impl Follow<'_> {
@@ -303,7 +332,7 @@ impl Follow<'_> {
         let (reader, mut stream, filled) = reflect(api, config, dynamic);
         self.filled.borrow_mut().push(filled);
         let changes = self.changes.clone();
-        tokio::spawn(async move {
+        self.tasks.borrow_mut().spawn(async move {
             while let Some(touched) = stream.next().await {
                 match touched {
                     Ok(object) => {

@@ -1,10 +1,8 @@
 //! The way up of one Cell: namespace, then which revision is its own now, then everything in it. Joins the decisions of
 //! `validate`, `rollout` and `desired` with the writes of `apply`; reports what came of it.
 
-use bulkhead_crds::condition::is_true;
 use bulkhead_crds::{Cell, names};
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
@@ -12,12 +10,13 @@ use super::desired::{self, ANNOTATION_RETAINED, Installation, Key};
 use super::health::{Health, judge};
 use super::observe::{NamespaceSeen, Observed};
 use super::shift::{self, Purpose};
-use super::status::Report;
+use super::statements::Report;
+use super::turn;
 use super::validate::{self, Identity, Ownership, Problem};
 use super::{Context, Error, apply};
 use crate::kinds;
 use crate::revision::Revision;
-use crate::rollout::{self, Member, Step};
+use crate::rollout::{self, Step};
 use crate::{clock, compare};
 
 /// Steps that end by themselves, so that looking again soon is worth it.
@@ -42,11 +41,19 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     if report.external {
         return Ok(report);
     }
+    let current = turn::current(cell, observed);
+    if observed.namespace.is_none()
+        && let Err(problem) = buildable(context, cell, observed, current)
+    {
+        // Nothing is made for what cannot be built, so nothing is left over of it.
+        report.passing = problem.reason == "TemplateNotChecked";
+        report.problem = Some(problem);
+        return Ok(report);
+    }
     if !namespace(context, cell, observed, &mut report).await? {
         return Ok(report);
     }
-    let current = current(cell, observed);
-    let target = match target(observed) {
+    let target = match turn::target(observed) {
         Ok(target) => Some(target),
         Err(problem) if current.is_some() => {
             // What happens to a template is no matter of the cells that run with a revision of it.
@@ -61,7 +68,7 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     };
     let step = match target {
         Some(target) => {
-            rollout::next(&members(context, cell, observed, target, now), cell.name(), &target.name)
+            rollout::next(&turn::members(context, cell, observed, target, now), cell.name(), &target.name)
         }
         None => Step::Keep,
     };
@@ -79,6 +86,19 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     }
     after(context, cell, observed, &step, &mut report).await?;
     Ok(report)
+}
+
+fn buildable(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    current: Option<&Revision>,
+) -> Result<(), Problem> {
+    let revision = match current {
+        Some(current) => current,
+        None => turn::target(observed)?,
+    };
+    validate::validate(cell, revision, &context.kinds).map(|_| ())
 }
 
 fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timestamp) -> Report {
@@ -199,92 +219,6 @@ async fn adopt(
     let note = format!("took namespace {}, retained by an earlier Cell of this name", identity.namespace);
     context.writer.event(false, "NamespaceAdopted", note, &context.about(cell)).await;
     Ok(())
-}
-
-/// The newest accepted revision of the Cell's template.
-fn target(observed: &Observed) -> Result<&Revision, Problem> {
-    let Some(template) = &observed.template else {
-        return Err(Problem::new(
-            "TemplateNotFound",
-            "the CellTemplate that spec.template names does not exist",
-        ));
-    };
-    let latest = template.status.as_ref().and_then(|status| status.latest_revision.as_deref());
-    let found = observed.revisions.iter().find(|revision| Some(revision.name.as_str()) == latest);
-    if let Some(found) = found {
-        return Ok(found);
-    }
-    let conditions = template.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    match bulkhead_crds::condition::find(conditions, "Ready") {
-        Some(ready) if !is_true(conditions, "Ready") => Err(Problem::new(
-            "InvalidTemplate",
-            format!("CellTemplate {} is not accepted: {}", template.name_any(), ready.message),
-        )),
-        _ => Err(Problem::new(
-            "TemplateNotChecked",
-            format!("CellTemplate {} is being checked", template.name_any()),
-        )),
-    }
-}
-
-/// The revision that the cell's objects were made from.
-fn current<'a>(cell: &Cell, observed: &'a Observed) -> Option<&'a Revision> {
-    let name = at(cell, observed)?;
-    observed.revisions.iter().find(|revision| revision.name == name)
-}
-
-/// Its name: as status has it, or, where status was lost, as the label of its orchestrator has it.
-fn at(cell: &Cell, observed: &Observed) -> Option<String> {
-    if let Some(name) = cell.status.as_ref().and_then(|status| status.current_revision.clone()) {
-        return Some(name);
-    }
-    let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
-    let hash = observed.objects.get(&key)?.metadata.labels.as_ref()?.get(names::LABEL_REVISION)?;
-    observed.revisions.iter().find(|revision| revision.hash == *hash).map(|revision| revision.name.clone())
-}
-
-fn members(
-    context: &Context,
-    cell: &Cell,
-    observed: &Observed,
-    target: &Revision,
-    now: Timestamp,
-) -> Vec<Member> {
-    let of_this = |sibling: &Cell| sibling.name() == cell.name();
-    // The store may be a step behind the object that we were called with.
-    let siblings = observed.siblings.iter().filter(|sibling| !of_this(sibling)).chain([cell]);
-    siblings
-        .map(|sibling| {
-            let mut member = member(context, sibling, observed, target, now);
-            if of_this(sibling) {
-                member.at = at(cell, observed);
-            }
-            member
-        })
-        .collect()
-}
-
-fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision, now: Timestamp) -> Member {
-    let name = cell.name();
-    let conditions = cell.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let at = cell.status.as_ref().and_then(|status| status.current_revision.clone());
-    let made = shift::find(observed, name, Purpose::Update);
-    let traffic = shift::traffic(observed, name, made);
-    let weight = shift::weight_without_ours(cell, &observed.shifts, now);
-    let outdated = at.as_deref().is_some_and(|at| at != target.name);
-    Member {
-        name: name.to_owned(),
-        ready: is_true(conditions, "Ready"),
-        shifted: made.is_some(),
-        drained: shift::is_drained(&traffic, made, observed.drain_timeout_ms, now),
-        takes_traffic: weight > 0,
-        // No router has it in its table: there is nothing that could come back.
-        full: made.is_none()
-            && (traffic.has_full(weight) || (traffic.known && traffic.effective_weight.is_none())),
-        excluded: outdated && validate::validate(cell, target, &context.kinds).is_err(),
-        leaving: cell.metadata.deletion_timestamp.is_some(),
-        at,
-    }
 }
 
 /// Applies everything in the namespace. False when something stands in the way.

@@ -8,7 +8,9 @@ pub(crate) mod desired;
 mod health;
 pub(crate) mod observe;
 pub(crate) mod shift;
+mod statements;
 pub(crate) mod status;
+mod turn;
 pub(crate) mod validate;
 
 use std::collections::HashMap;
@@ -22,6 +24,7 @@ use kube::core::ApiResource;
 use kube::runtime::controller::{Action, Config as ControllerConfig, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, Resource, ResourceExt};
+use prometheus::IntCounterVec;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
@@ -70,6 +73,14 @@ pub(crate) struct Context {
     /// Held while a cell begins its update, so that two never begin together.
     pub beginning: tokio::sync::Mutex<()>,
     failures: Mutex<HashMap<String, u32>>,
+    failure_count: IntCounterVec,
+}
+
+/// What the other parts of the operator know.
+pub(crate) struct Others {
+    pub stores: Arc<Stores>,
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub voices: watch::Receiver<Arc<Heard>>,
 }
 
 impl Context {
@@ -78,10 +89,10 @@ impl Context {
         config: Config,
         kinds: Kinds,
         writer: Writer,
-        stores: Arc<Stores>,
-        snapshot: watch::Receiver<Arc<Snapshot>>,
-        voices: watch::Receiver<Arc<Heard>>,
+        others: Others,
+        failure_count: IntCounterVec,
     ) -> Self {
+        let Others { stores, snapshot, voices } = others;
         Self {
             client,
             config,
@@ -94,6 +105,7 @@ impl Context {
             written: status::Written::default(),
             beginning: tokio::sync::Mutex::new(()),
             failures: Mutex::new(HashMap::new()),
+            failure_count,
         }
     }
 
@@ -200,6 +212,7 @@ async fn add_finalizer(context: &Context, cell: &Cell) -> Result<bool, Error> {
 fn retry(cell: Arc<Guard<Cell>>, error: &Error, context: Arc<Context>) -> Action {
     let name = cell.name_any();
     let count = context.failed(&name);
+    context.failure_count.with_label_values(&[error.reason()]).inc();
     // A conflict only means that we looked too early.
     let conflict = matches!(error, Error::Write(error) if error.code() == Some(409));
     let delay = if conflict { Duration::from_millis(200) } else { backoff(count) };

@@ -1,0 +1,385 @@
+//! What the status of a Cell says: pure, from what a reconcile saw and did to conditions with their sentences. The write
+//! is `status`'s.
+
+use bulkhead_crds::condition::find;
+use bulkhead_crds::{Cell, CellStatus, ConditionStatus};
+use jiff::Timestamp;
+
+use super::health::Health;
+use super::validate::Problem;
+use crate::clock;
+use crate::conditions::{Statement, state, statement};
+use crate::orchestrators::Voices;
+use crate::rollout::Step;
+use crate::routing_status::snapshot::CellTraffic;
+
+/// What a reconcile of one Cell came to.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub namespace: Option<String>,
+    pub namespace_uid: Option<String>,
+    pub current_revision: Option<String>,
+    pub update_revision: Option<String>,
+    pub problem: Option<Problem>,
+    /// A problem that time alone may cure.
+    pub passing: bool,
+    /// Why it stays at its own revision for good, though it runs well with it.
+    pub held: Option<Problem>,
+    pub health: Health,
+    pub voices: Option<Voices>,
+    /// Objects that were written or removed in this pass.
+    pub wrote: usize,
+    pub objects: usize,
+    pub step: Option<Step>,
+    pub traffic: CellTraffic,
+    /// Weight that spec and other people's shifts leave it.
+    pub weight: u32,
+    pub shifted: bool,
+    pub drained: bool,
+    /// A cell outside this cluster.
+    pub external: bool,
+    /// Set while the Cell is being deleted: where that stands.
+    pub leaving: Option<String>,
+}
+
+/// The whole status that follows.
+pub(crate) fn compute(cell: &Cell, report: &Report, now: Timestamp) -> CellStatus {
+    let last = cell.status.clone().unwrap_or_default();
+    let statements = statements(report);
+    let conditions = state(&last.conditions, statements, cell.metadata.generation, &clock::rfc3339(now));
+    let draining = (report.weight == 0 || report.shifted) && !report.drained;
+    let ready_since = find(&conditions, "OrchestratorReady")
+        .filter(|condition| condition.status == ConditionStatus::True)
+        .map(|condition| condition.last_transition_time.clone());
+    CellStatus {
+        observed_generation: cell.metadata.generation,
+        namespace: report.namespace.clone(),
+        namespace_uid: report.namespace_uid.clone(),
+        current_revision: report.current_revision.clone(),
+        update_revision: report.update_revision.clone(),
+        effective_weight: if report.traffic.known {
+            report.traffic.effective_weight
+        } else {
+            last.effective_weight
+        },
+        ready_since,
+        in_flight: draining.then_some(report.traffic.in_flight),
+        conditions,
+    }
+}
+
+fn statements(report: &Report) -> Vec<Statement> {
+    let provisioned = provisioned(report);
+    let workload = workload(report);
+    let orchestrator = orchestrator(report);
+    let isolated = statement(
+        "Isolated",
+        ConditionStatus::Unknown,
+        "NotProbed",
+        "no probe has shown yet that the walls of this cell hold",
+    );
+    let first_open = [&provisioned, &workload, &orchestrator]
+        .into_iter()
+        .find(|statement| statement.status != ConditionStatus::True)
+        .cloned();
+    let ready = match (&report.leaving, first_open) {
+        (Some(message), _) => statement("Ready", false, "Deleting", message.clone()),
+        (None, Some(open)) => statement("Ready", false, open.reason, open.message),
+        (None, None) => statement("Ready", true, "Ready", ready_message(report)),
+    };
+    let is_ready = ready.status == ConditionStatus::True;
+    vec![
+        ready,
+        reconciling(report, is_ready),
+        stalled(report),
+        provisioned,
+        isolated,
+        workload,
+        orchestrator,
+        serving(report),
+        drained(report),
+    ]
+}
+
+fn ready_message(report: &Report) -> String {
+    match report.traffic.effective_weight {
+        _ if report.weight == 0 => "everything runs; drained, so it gets nothing".to_owned(),
+        Some(weight) => format!("everything runs; routers give it {weight} % of its share"),
+        None => "everything runs".to_owned(),
+    }
+}
+
+fn provisioned(report: &Report) -> Statement {
+    match &report.problem {
+        _ if report.external => {
+            statement("Provisioned", true, "External", "runs outside this cluster; nothing is made for it")
+        }
+        Some(problem) => statement("Provisioned", false, problem.reason, problem.message.clone()),
+        None => statement(
+            "Provisioned",
+            true,
+            "Provisioned",
+            format!(
+                "namespace {} has its walls and {} objects",
+                report.namespace.as_deref().unwrap_or_default(),
+                report.objects
+            ),
+        ),
+    }
+}
+
+fn workload(report: &Report) -> Statement {
+    let health = &report.health;
+    if report.external {
+        return statement("WorkloadReady", true, "External", "runs outside this cluster");
+    }
+    if let Some((reason, message)) = &health.forbidden {
+        return statement("WorkloadReady", false, *reason, message.clone());
+    }
+    if health.workloads == 0 {
+        return statement("WorkloadReady", false, "NotCreated", "its workload is not created yet");
+    }
+    if health.incomplete.is_empty() {
+        statement(
+            "WorkloadReady",
+            true,
+            "Complete",
+            format!("all {} workloads are complete", health.workloads),
+        )
+    } else {
+        statement("WorkloadReady", false, "Progressing", health.incomplete.join("; "))
+    }
+}
+
+fn orchestrator(report: &Report) -> Statement {
+    if report.external {
+        return match &report.traffic.out_reason {
+            _ if report.traffic.sending > 0 => {
+                statement("OrchestratorReady", true, "Ready", "routers send it transactions")
+            }
+            Some(reason) if reason == "Ready" => {
+                statement("OrchestratorReady", true, "Ready", "routers hear that it is ready")
+            }
+            Some(reason) => statement("OrchestratorReady", false, reason.clone(), "so say the routers"),
+            None => {
+                statement("OrchestratorReady", ConditionStatus::Unknown, "NoRouter", "no router hears of it")
+            }
+        };
+    }
+    match &report.voices {
+        None => statement("OrchestratorReady", false, "NoEndpoints", "no orchestrator has an address yet"),
+        Some(voices) if voices.ready > 0 => {
+            let count = format!("{} of {} orchestrators say ready", voices.ready, voices.pods);
+            statement("OrchestratorReady", true, "Ready", count)
+        }
+        // The operator may have no way to the orchestrators where routers have one.
+        Some(voices) if voices.answering == 0 && report.traffic.healthy > 0 => {
+            let count =
+                format!("{} of {} routers hear ready", report.traffic.healthy, report.traffic.routers);
+            statement("OrchestratorReady", true, "Ready", count)
+        }
+        Some(voices) => {
+            let reason = if voices.reason.is_empty() { "NotReady" } else { &voices.reason };
+            let message =
+                if voices.message.is_empty() { "no orchestrator says ready" } else { &voices.message };
+            statement("OrchestratorReady", false, reason, message)
+        }
+    }
+}
+
+fn serving(report: &Report) -> Statement {
+    let traffic = &report.traffic;
+    if !traffic.known || traffic.routers == 0 {
+        return statement(
+            "Serving",
+            ConditionStatus::Unknown,
+            "NoRouter",
+            "no router answers, so nobody is known to send to it",
+        );
+    }
+    if traffic.sending > 0 {
+        let message = format!("{} of {} routers send it transactions", traffic.sending, traffic.routers);
+        return statement(
+            "Serving",
+            true,
+            if traffic.sending == traffic.routers { "InTraffic" } else { "PartlyInTraffic" },
+            message,
+        );
+    }
+    let reason = match &traffic.out_reason {
+        _ if report.drained && (report.weight == 0 || report.shifted) => "Drained".to_owned(),
+        Some(reason) if reason != "Ready" => reason.clone(),
+        Some(_) => "Drained".to_owned(),
+        None => "NotInTable".to_owned(),
+    };
+    statement("Serving", false, reason, format!("none of {} routers sends it transactions", traffic.routers))
+}
+
+fn drained(report: &Report) -> Statement {
+    let traffic = &report.traffic;
+    if !traffic.known {
+        return statement(
+            "Drained",
+            ConditionStatus::Unknown,
+            "RoutersNotAsked",
+            "the routers were not asked yet",
+        );
+    }
+    let asked = report.weight == 0 || report.shifted || report.leaving.is_some();
+    if report.drained && asked {
+        return statement(
+            "Drained",
+            true,
+            "Drained",
+            "no router sends it anything, and nothing is under way",
+        );
+    }
+    if asked {
+        let message = format!("{} under way; waiting for {}", traffic.in_flight, traffic.holding.join(", "));
+        return statement("Drained", false, "Draining", message);
+    }
+    statement("Drained", false, "NotAsked", "nobody drains it")
+}
+
+fn reconciling(report: &Report, ready: bool) -> Statement {
+    if let Some(message) = &report.leaving {
+        return statement("Reconciling", true, "Deleting", message.clone());
+    }
+    let target = report.update_revision.as_deref().unwrap_or_default();
+    let (reason, message) = match &report.step {
+        Some(Step::Wait(why)) => ("WaitingForTurn", format!("waits to be brought to {target}: {why}")),
+        Some(Step::TakeOut | Step::AwaitDrain) => {
+            ("Draining", format!("is drained before it is brought to {target}"))
+        }
+        Some(Step::AwaitReady) => {
+            ("AwaitingReady", format!("has {target} and is kept out until it is Ready"))
+        }
+        Some(Step::BringBack) => ("BringingBack", "is Ready and comes back".to_owned()),
+        Some(Step::Update | Step::Keep) | None if !ready && (report.passing || report.problem.is_none()) => {
+            ("Progressing", "is being brought to what its spec says".to_owned())
+        }
+        Some(Step::Keep | Step::Update) | None => {
+            return statement("Reconciling", false, "UpToDate", "nothing is under way");
+        }
+    };
+    statement("Reconciling", true, reason, message)
+}
+
+fn stalled(report: &Report) -> Statement {
+    if let Some((reason, message)) = &report.health.forbidden {
+        return statement("Stalled", true, *reason, message.clone());
+    }
+    match report.problem.as_ref().filter(|_| !report.passing).or(report.held.as_ref()) {
+        Some(problem) => statement("Stalled", true, problem.reason, problem.message.clone()),
+        None => statement("Stalled", false, "Moving", "nothing stands in the way"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::CellSpec;
+
+    use super::*;
+
+    fn running() -> Report {
+        Report {
+            namespace: Some("cell-a".to_owned()),
+            health: Health { workloads: 2, ..Health::default() },
+            voices: Some(Voices { pods: 2, answering: 2, ready: 2, ..Voices::default() }),
+            objects: 12,
+            traffic: CellTraffic {
+                known: true,
+                routers: 2,
+                sending: 2,
+                effective_weight: Some(100),
+                ..CellTraffic::default()
+            },
+            weight: 100,
+            ..Report::default()
+        }
+    }
+
+    #[track_caller]
+    fn check(report: &Report, expected: &[(&str, ConditionStatus, &str)]) {
+        let status = compute(&Cell::new("a", CellSpec::default()), report, Timestamp::UNIX_EPOCH);
+        for (r#type, wanted, reason) in expected {
+            let condition = find(&status.conditions, r#type).expect("is stated");
+            assert_eq!((condition.status, condition.reason.as_str()), (*wanted, *reason), "{condition:?}");
+        }
+    }
+
+    use ConditionStatus::{False, True, Unknown};
+
+    #[test]
+    fn a_running_cell_is_ready_and_nothing_is_under_way() {
+        check(
+            &running(),
+            &[
+                ("Ready", True, "Ready"),
+                ("Reconciling", False, "UpToDate"),
+                ("Stalled", False, "Moving"),
+                ("Isolated", Unknown, "NotProbed"),
+                ("Serving", True, "InTraffic"),
+                ("Drained", False, "NotAsked"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_drained_cell_is_as_ready_as_any() {
+        let traffic = CellTraffic { sending: 0, effective_weight: Some(0), ..running().traffic };
+        let drained = Report { weight: 0, drained: true, traffic, ..running() };
+        check(
+            &drained,
+            &[("Ready", True, "Ready"), ("Drained", True, "Drained"), ("Serving", False, "Drained")],
+        );
+    }
+
+    #[test]
+    fn a_problem_that_only_people_can_cure_stalls() {
+        let stuck = Report { problem: Some(Problem::new("NamespaceNotOwned", "text")), ..running() };
+        check(
+            &stuck,
+            &[
+                ("Ready", False, "NamespaceNotOwned"),
+                ("Provisioned", False, "NamespaceNotOwned"),
+                ("Stalled", True, "NamespaceNotOwned"),
+                ("Reconciling", False, "UpToDate"),
+            ],
+        );
+        let passing = Report { passing: true, ..stuck };
+        check(&passing, &[("Stalled", False, "Moving"), ("Reconciling", True, "Progressing")]);
+    }
+
+    #[test]
+    fn a_cell_that_runs_well_with_its_own_revision_is_ready_though_it_cannot_go_on() {
+        let held = Report { held: Some(Problem::new("TemplateNotFound", "text")), ..running() };
+        check(&held, &[("Ready", True, "Ready"), ("Stalled", True, "TemplateNotFound")]);
+    }
+
+    #[test]
+    fn what_a_quota_forbids_is_a_stall_with_that_reason() {
+        let mut report = running();
+        report.health.forbidden = Some(("QuotaForbidden", "pods …".to_owned()));
+        check(
+            &report,
+            &[
+                ("Stalled", True, "QuotaForbidden"),
+                ("WorkloadReady", False, "QuotaForbidden"),
+                ("Ready", False, "QuotaForbidden"),
+            ],
+        );
+    }
+
+    #[test]
+    fn in_flight_shows_only_while_it_drains() {
+        let cell = Cell::new("a", CellSpec::default());
+        let mut report = running();
+        report.traffic.in_flight = 7;
+        assert_eq!(compute(&cell, &report, Timestamp::UNIX_EPOCH).in_flight, None);
+        report.weight = 0;
+        assert_eq!(compute(&cell, &report, Timestamp::UNIX_EPOCH).in_flight, Some(7));
+        report.drained = true;
+        assert_eq!(compute(&cell, &report, Timestamp::UNIX_EPOCH).in_flight, None);
+    }
+}

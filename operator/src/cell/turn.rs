@@ -1,0 +1,101 @@
+//! Where a cell and its siblings stand between revisions: from what was observed to the values that `rollout` decides on.
+//! Pure.
+
+use bulkhead_crds::condition::is_true;
+use bulkhead_crds::{Cell, names};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::Context;
+use super::desired::Key;
+use super::observe::Observed;
+use super::shift::{self, Purpose};
+use super::validate::{self, Problem};
+use crate::revision::Revision;
+use crate::rollout::Member;
+
+/// The newest accepted revision of the Cell's template.
+pub(super) fn target(observed: &Observed) -> Result<&Revision, Problem> {
+    let Some(template) = &observed.template else {
+        return Err(Problem::new(
+            "TemplateNotFound",
+            "the CellTemplate that spec.template names does not exist",
+        ));
+    };
+    let latest = template.status.as_ref().and_then(|status| status.latest_revision.as_deref());
+    let found = observed.revisions.iter().find(|revision| Some(revision.name.as_str()) == latest);
+    if let Some(found) = found {
+        return Ok(found);
+    }
+    let conditions = template.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match bulkhead_crds::condition::find(conditions, "Ready") {
+        Some(ready) if !is_true(conditions, "Ready") => Err(Problem::new(
+            "InvalidTemplate",
+            format!("CellTemplate {} is not accepted: {}", template.name_any(), ready.message),
+        )),
+        _ => Err(Problem::new(
+            "TemplateNotChecked",
+            format!("CellTemplate {} is being checked", template.name_any()),
+        )),
+    }
+}
+
+/// The revision that the cell's objects were made from.
+pub(super) fn current<'a>(cell: &Cell, observed: &'a Observed) -> Option<&'a Revision> {
+    let name = at(cell, observed)?;
+    observed.revisions.iter().find(|revision| revision.name == name)
+}
+
+/// Its name: as status has it, or, where status was lost, as the label of its orchestrator has it.
+fn at(cell: &Cell, observed: &Observed) -> Option<String> {
+    if let Some(name) = cell.status.as_ref().and_then(|status| status.current_revision.clone()) {
+        return Some(name);
+    }
+    let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
+    let hash = observed.objects.get(&key)?.metadata.labels.as_ref()?.get(names::LABEL_REVISION)?;
+    observed.revisions.iter().find(|revision| revision.hash == *hash).map(|revision| revision.name.clone())
+}
+
+pub(super) fn members(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    target: &Revision,
+    now: Timestamp,
+) -> Vec<Member> {
+    let of_this = |sibling: &Cell| sibling.name() == cell.name();
+    // The store may be a step behind the object that we were called with.
+    let siblings = observed.siblings.iter().filter(|sibling| !of_this(sibling)).chain([cell]);
+    siblings
+        .map(|sibling| {
+            let mut member = member(context, sibling, observed, target, now);
+            if of_this(sibling) {
+                member.at = at(cell, observed);
+            }
+            member
+        })
+        .collect()
+}
+
+fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision, now: Timestamp) -> Member {
+    let name = cell.name();
+    let conditions = cell.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let at = cell.status.as_ref().and_then(|status| status.current_revision.clone());
+    let made = shift::find(observed, name, Purpose::Update);
+    let traffic = shift::traffic(observed, name, made);
+    let weight = shift::weight_without_ours(cell, &observed.shifts, now);
+    let outdated = at.as_deref().is_some_and(|at| at != target.name);
+    Member {
+        name: name.to_owned(),
+        ready: is_true(conditions, "Ready"),
+        shifted: made.is_some(),
+        drained: shift::is_drained(&traffic, made, observed.drain_timeout_ms, now),
+        takes_traffic: weight > 0,
+        // No router has it in its table: there is nothing that could come back.
+        full: made.is_none()
+            && (traffic.has_full(weight) || (traffic.known && traffic.effective_weight.is_none())),
+        excluded: outdated && validate::validate(cell, target, &context.kinds).is_err(),
+        leaving: cell.metadata.deletion_timestamp.is_some(),
+        at,
+    }
+}
