@@ -206,7 +206,7 @@ impl State {
         for (name, pod) in &watched.pods {
             pod.live.set_usable(usable.contains(name));
         }
-        watched.live.set_in(state.is_in(), u64::try_from(state.ramp_start_ms()).ok());
+        watched.live.set_in(state.is_in(), state.ramp_start_ms());
         watched.live.set_report(CellReport {
             reason: state.reason().to_owned(),
             message: watched.load.message().to_owned(),

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -17,8 +17,9 @@ pub(crate) struct CellLive {
     /// The name as a header's value.
     pub(crate) header: HeaderValue,
     is_in: AtomicBool,
-    /// When the ramp began, by the process's clock; `NO_RAMP` when there is none.
-    ramp_from: AtomicU64,
+    /// When the ramp began, by the process's clock, so below 0 for a cell that was ready before this process started;
+    /// [`NO_RAMP`] when there is none.
+    ramp_from: AtomicI64,
     /// Transactions of this router under way in the cell.
     in_flight: AtomicU32,
     /// How many this router may have under way there; `u32::MAX` is no limit.
@@ -38,7 +39,7 @@ pub(crate) struct CellReport {
     pub(crate) pods: u32,
 }
 
-const NO_RAMP: u64 = u64::MAX;
+const NO_RAMP: i64 = i64::MIN;
 
 impl CellLive {
     pub(crate) fn new(name: &str) -> Self {
@@ -52,7 +53,7 @@ impl CellLive {
             // Names of cells are letters, digits and hyphens, which every header takes.
             header: HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("")),
             is_in: AtomicBool::new(false),
-            ramp_from: AtomicU64::new(NO_RAMP),
+            ramp_from: AtomicI64::new(NO_RAMP),
             in_flight: AtomicU32::new(0),
             allowance: AtomicU32::new(u32::MAX),
             rate: Rate::default(),
@@ -68,13 +69,16 @@ impl CellLive {
     pub(crate) fn ramp_age(&self, now_ms: u64) -> u64 {
         match self.ramp_from.load(Ordering::Relaxed) {
             NO_RAMP => u64::MAX,
-            from => now_ms.saturating_sub(from),
+            from => {
+                let age = i64::try_from(now_ms).unwrap_or(i64::MAX).saturating_sub(from);
+                u64::try_from(age).unwrap_or(0)
+            }
         }
     }
 
     /// Lets the cell in, with the time at which its ramp began, or takes it out.
-    pub(crate) fn set_in(&self, is_in: bool, ramp_from: Option<u64>) {
-        self.ramp_from.store(ramp_from.unwrap_or(NO_RAMP), Ordering::Relaxed);
+    pub(crate) fn set_in(&self, is_in: bool, ramp_from: i64) {
+        self.ramp_from.store(ramp_from, Ordering::Relaxed);
         self.is_in.store(is_in, Ordering::Release);
     }
 
@@ -224,10 +228,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_that_was_ready_before_the_router_started_has_the_age_that_it_says() {
+        let cell = CellLive::new("a");
+        assert_eq!(cell.ramp_age(5_000), u64::MAX);
+        cell.set_in(true, -1_000);
+        assert_eq!(cell.ramp_age(500), 1_500);
+        cell.set_in(true, 2_000);
+        assert_eq!(cell.ramp_age(500), 0);
+    }
+
+    #[test]
     fn the_registry_keeps_what_is_held_and_forgets_the_rest() {
         let mut registry = Registry::default();
         let held = registry.cell("a");
-        held.set_in(true, None);
+        held.set_in(true, 0);
         drop(registry.cell("b"));
         registry.prune();
         assert!(registry.cell("a").is_in());
