@@ -40,7 +40,7 @@ impl Leadership {
         self.clock.millis() < self.until.load(Ordering::Acquire)
     }
 
-    fn hold_until(&self, millis: u64) {
+    pub(crate) fn hold_until(&self, millis: u64) {
         self.until.store(millis, Ordering::Release);
     }
 
@@ -79,25 +79,20 @@ pub(crate) struct Candidate {
     name: String,
     identity: String,
     leadership: Leadership,
+    /// The last attempt failed, and that was said.
+    failing: bool,
     /// The last version of the lease that was seen, and when it was first seen.
     seen: Option<(String, u64)>,
 }
 
 impl Candidate {
     pub(crate) fn new(api: Api<Lease>, name: String, identity: String, leadership: Leadership) -> Self {
-        Self { api, name, identity, leadership, seen: None }
+        Self { api, name, identity, leadership, failing: false, seen: None }
     }
 
     /// Waits until the lease is ours.
     pub(crate) async fn acquire(&mut self) {
-        loop {
-            match self.attempt().await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(%error, lease = self.name, "the lease could not be read or taken")
-                }
-            }
+        while !self.attempt().await.unwrap_or(false) {
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -106,11 +101,9 @@ impl Candidate {
     pub(crate) async fn keep(&mut self) {
         while self.leadership.holds() {
             tokio::time::sleep(RENEW).await;
-            match self.attempt().await {
-                Ok(true) => {}
-                Ok(false) => break,
-                // Time is left to try again; past it, `holds` is false.
-                Err(error) => tracing::warn!(%error, lease = self.name, "the lease could not be renewed"),
+            // After an error time is left to try again; past it, `holds` is false.
+            if let Ok(false) = self.attempt().await {
+                break;
             }
         }
         self.leadership.give_up();
@@ -129,7 +122,21 @@ impl Candidate {
         }
     }
 
+    /// One try to take or renew it. A failure is said once, until it works again.
     async fn attempt(&mut self) -> kube::Result<bool> {
+        let result = self.take_or_renew().await;
+        match &result {
+            Err(error) if !self.failing => {
+                tracing::warn!(%error, lease = self.name, "the lease can be neither taken nor renewed; tried again");
+            }
+            Ok(_) if self.failing => tracing::info!(lease = self.name, "the lease can be reached again"),
+            Ok(_) | Err(_) => {}
+        }
+        self.failing = result.is_err();
+        result
+    }
+
+    async fn take_or_renew(&mut self) -> kube::Result<bool> {
         let started = self.leadership.clock.millis();
         let lease = self.api.get_opt(&self.name).await?;
         let unchanged_for = self.unchanged_for(lease.as_ref(), started);

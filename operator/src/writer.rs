@@ -271,3 +271,80 @@ fn event(reporter: &str, warning: bool, reason: &str, note: &str, about: &Object
 fn failed(verb: &'static str, object: &str, source: kube::Error) -> Error {
     Error::Api { verb, object: object.to_owned(), source: Box::new(source) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bulkhead_process::clock::Monotonic;
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::kinds;
+
+    /// A client that counts requests and answers each with that status.
+    fn client(status: u16, requests: &Arc<AtomicUsize>) -> Client {
+        let requests = Arc::clone(requests);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            requests.fetch_add(1, Ordering::SeqCst);
+            let reason = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status,
+                                "message": "no", "reason": "Test"});
+            let response =
+                Response::builder().status(status).body(Body::from(reason.to_string().into_bytes()));
+            async { response }
+        });
+        Client::new(service, "default")
+    }
+
+    fn writer(status: u16, requests: &Arc<AtomicUsize>, leads: bool) -> Writer {
+        let clock = Monotonic::start();
+        let leadership = Leadership::none(clock);
+        if leads {
+            leadership.hold_until(clock.millis() + 600_000);
+        }
+        Writer::new(client(status, requests), leadership, "pod", &Registry::new()).expect("a fresh registry")
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_without_the_lease() {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let writer = writer(500, &requests, false);
+        let namespace = kinds::namespace();
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}});
+        assert!(matches!(writer.create(&namespace, None, &object).await, Err(Error::NotLeader { .. })));
+        assert!(matches!(writer.apply(&namespace, None, &object).await, Err(Error::NotLeader { .. })));
+        assert!(matches!(writer.delete(&namespace, None, "x", "u").await, Err(Error::NotLeader { .. })));
+        let marks = json!({"labels": {}});
+        assert!(matches!(
+            writer.merge_metadata(&namespace, "x", "1", &marks).await,
+            Err(Error::NotLeader { .. })
+        ));
+        assert!(matches!(
+            writer.status(&namespace, None, "x", &json!({})).await,
+            Err(Error::NotLeader { .. })
+        ));
+        writer.event(false, "Test", "text".to_owned(), &ObjectReference::default()).await;
+        assert_eq!(requests.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn a_delete_of_what_is_gone_or_another_objects_is_done() {
+        for (status, done) in [(404, true), (409, true), (500, false)] {
+            let requests = Arc::new(AtomicUsize::new(0));
+            let result = writer(status, &requests, true).delete(&kinds::namespace(), None, "x", "u").await;
+            assert_eq!(result.is_ok(), done, "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_from_what_may_go_away() {
+        for (status, refusal) in [(422, true), (403, true), (409, false), (500, false), (503, false)] {
+            let requests = Arc::new(AtomicUsize::new(0));
+            let object = json!({"metadata": {"name": "x"}});
+            let error = writer(status, &requests, true).apply(&kinds::namespace(), None, &object).await;
+            assert_eq!(error.expect_err("fails").is_refusal(), refusal, "{status}");
+        }
+    }
+}

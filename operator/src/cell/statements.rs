@@ -111,7 +111,7 @@ fn ready_message(report: &Report) -> String {
 
 fn provisioned(report: &Report) -> Statement {
     match &report.problem {
-        _ if report.external => {
+        None if report.external => {
             statement("Provisioned", true, "External", "runs outside this cluster; nothing is made for it")
         }
         Some(problem) => statement("Provisioned", false, problem.reason, problem.message.clone()),
@@ -160,7 +160,12 @@ fn orchestrator(report: &Report) -> Statement {
             Some(reason) if reason == "Ready" => {
                 statement("OrchestratorReady", true, "Ready", "routers hear that it is ready")
             }
-            Some(reason) => statement("OrchestratorReady", false, reason.clone(), "so say the routers"),
+            Some(reason) => statement(
+                "OrchestratorReady",
+                false,
+                reason.clone(),
+                format!("the routers cannot send to it: {reason}"),
+            ),
             None => {
                 statement("OrchestratorReady", ConditionStatus::Unknown, "NoRouter", "no router hears of it")
             }

@@ -9,6 +9,7 @@ mod shifts;
 pub(crate) mod snapshot;
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,7 @@ pub(crate) async fn run(
     context.stores.ready().await;
     let mut snapshots = context.snapshot.clone();
     let mut written = Written::new();
+    let mut judged = Judged::default();
     loop {
         changed.borrow_and_update();
         let world = World {
@@ -60,7 +62,7 @@ pub(crate) async fn run(
             shifts: readable(&context.stores.shifts),
             snapshot: snapshots.borrow_and_update().clone(),
         };
-        let (open, failed) = pass(&context, &world, &mut written).await;
+        let (open, failed) = pass(&context, &world, &mut judged, &mut written).await;
         pending.send_if_modified(|last| std::mem::replace(last, open) != open);
         tokio::select! {
             _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
@@ -71,9 +73,10 @@ pub(crate) async fn run(
 }
 
 /// One look at everything: whether anything is still waited for, and whether anything failed.
-async fn pass(context: &Context, world: &World, written: &mut Written) -> (bool, bool) {
+async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &mut Written) -> (bool, bool) {
     let now = clock::rfc3339(clock::now());
-    let (verdicts, shift_verdicts) = judge(world);
+    judged.renew(world);
+    let (verdicts, shift_verdicts) = &judged.verdicts;
     let mut open = world.cells.iter().any(|cell| is_draining(cell, world));
     let mut failed = false;
     let mut statuses: Vec<(ApiResource, Target<'_>, Value, bool)> = Vec::new();
@@ -125,6 +128,40 @@ async fn pass(context: &Context, world: &World, written: &mut Written) -> (bool,
 }
 
 type Verdicts = (HashMap<(String, String), Vec<ParentVerdict>>, HashMap<String, ShiftVerdict>);
+
+/// Verdicts, and what they were made from: judging is the dearest part, and answers of routers change none.
+#[derive(Default)]
+struct Judged {
+    made_from: u64,
+    verdicts: Verdicts,
+}
+
+impl Judged {
+    fn renew(&mut self, world: &World) {
+        let made_from = fingerprint(world);
+        if self.made_from != made_from {
+            self.made_from = made_from;
+            self.verdicts = judge(world);
+        }
+    }
+}
+
+/// Changes with every object that a table is built from, and with nothing that is only status.
+fn fingerprint(world: &World) -> u64 {
+    fn add<K: ResourceExt>(objects: &[K], hasher: &mut DefaultHasher) {
+        for object in objects {
+            let meta = object.meta();
+            (&meta.uid, meta.generation, meta.deletion_timestamp.is_some()).hash(hasher);
+        }
+        objects.len().hash(hasher);
+    }
+    let mut hasher = DefaultHasher::new();
+    add(&world.cells, &mut hasher);
+    add(&world.routers, &mut hasher);
+    add(&world.policies, &mut hasher);
+    add(&world.shifts, &mut hasher);
+    hasher.finish()
+}
 
 /// What every Router's table makes of policies and shifts: the very code that the routers run.
 fn judge(world: &World) -> Verdicts {

@@ -192,3 +192,103 @@ fn default(object: &mut Value, field: &str, value: &Value) {
         object[field] = value.clone();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::revision::{Recipe, Revision};
+
+    fn cell() -> ValidCell {
+        let template = serde_json::from_value(json!({
+            "objects": [],
+            "services": [{"name": "web", "port": 8080}],
+            "entry": {"service": "web"},
+        }))
+        .expect("a template");
+        let recipe = Recipe { template, cell_runtime_image: "registry/cell-runtime:1".to_owned() };
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {"replicas": 2, "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"nodeSelector": {"disk": "fast"}, "containers": [{"name": "web", "image": "web:1"}]},
+            }},
+        });
+        let autoscaler = json!({
+            "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "web"},
+            "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
+        });
+        ValidCell {
+            name: "a".to_owned(),
+            namespace: "cell-a".to_owned(),
+            revision: Revision::new("payments", recipe, 1),
+            objects: vec![autoscaler, deployment],
+            node_selector: [("topology.kubernetes.io/zone".to_owned(), "z1".to_owned())].into(),
+            tolerations: json!([{"key": "cells", "operator": "Exists"}]),
+            dedicated_nodes: true,
+            quota: serde_json::from_value(json!({"cpu": "2", "pods": "9"})).expect("a quota"),
+            capacity: serde_json::from_value(json!({"inFlight": 100})).expect("a capacity"),
+        }
+    }
+
+    fn made() -> Vec<Object> {
+        let installation = Installation {
+            operator_namespace: "bulkhead-system".to_owned(),
+            router_namespace: "bulkhead-system".to_owned(),
+            image_pull_policy: "IfNotPresent",
+            api_server: vec![ApiServer { cidr: "172.18.0.2/32".to_owned(), port: Some(6443) }],
+        };
+        objects(&cell(), &installation, &Kinds::new(&[]))
+    }
+
+    #[test]
+    fn the_committed_cell_is_what_is_made() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/cell.yaml");
+        let text: String = made()
+            .iter()
+            .map(|object| "---\n".to_owned() + &serde_yaml::to_string(&object.value).expect("JSON is YAML"))
+            .collect();
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, &text).expect("the folder can be written");
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(committed == text, "{path} is stale: run BLESS=1 cargo test -p bulkhead-operator");
+    }
+
+    #[test]
+    fn walls_come_before_the_orchestrator_and_that_before_the_workload() {
+        let kinds: Vec<String> = made().iter().map(|object| object.resource.kind.clone()).collect();
+        let place = |kind: &str| kinds.iter().position(|one| one == kind).expect("is made");
+        assert!(
+            place("NetworkPolicy") < place("ServiceAccount") && place("ServiceAccount") < place("ConfigMap")
+        );
+        let last = kinds.iter().rposition(|one| one == "NetworkPolicy").expect("is made");
+        assert!(last < place("Deployment"), "{kinds:?}");
+        assert_eq!(kinds.last().map(String::as_str), Some("HorizontalPodAutoscaler"));
+    }
+
+    #[test]
+    fn replicas_that_an_autoscaler_sets_are_not_ours() {
+        let made = made();
+        let web = made.iter().find(|object| object.name == "web" && object.resource.kind == "Deployment");
+        let web = web.expect("is made");
+        assert!(web.value["spec"]["replicas"].is_null());
+        assert_eq!(web.autoscaled, Some(json!(2)), "it begins with what the template says");
+    }
+
+    #[test]
+    fn the_mark_changes_with_any_part_of_an_object() {
+        let first = made();
+        let mut other = cell();
+        other.objects[1]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("web:2");
+        let installation = Installation {
+            operator_namespace: "bulkhead-system".to_owned(),
+            router_namespace: "bulkhead-system".to_owned(),
+            image_pull_policy: "IfNotPresent",
+            api_server: vec![ApiServer { cidr: "172.18.0.2/32".to_owned(), port: Some(6443) }],
+        };
+        let second = objects(&other, &installation, &Kinds::new(&[]));
+        let changed: Vec<_> =
+            first.iter().zip(&second).filter(|(a, b)| a != b).map(|(a, _)| a.key().name).collect();
+        assert_eq!(changed, ["web"]);
+    }
+}
