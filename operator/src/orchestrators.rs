@@ -18,7 +18,7 @@ use crate::ask::first_line;
 use crate::stores::{Changes, Stores};
 
 /// Between two rounds while all is well, and while some cell is not ready.
-const SLOW: Duration = Duration::from_secs(5);
+const SLOW: Duration = Duration::from_secs(2);
 const FAST: Duration = Duration::from_millis(500);
 /// Each cell may cost this much time between rounds, so that a thousand of them do not mean a thousand connections a
 /// second.
