@@ -69,9 +69,13 @@ pub async fn run(config: Config, registry: Registry, shutdown: Shutdown) -> anyh
 }
 
 fn reconcile_failures(registry: &Registry) -> anyhow::Result<IntCounterVec> {
-    let text = "Reconciles of Cells that ended with an error and are tried again, by reason.";
-    let counter =
-        IntCounterVec::new(Opts::new("bulkhead_operator_reconcile_failures_total", text), &["reason"])?;
+    let counter = IntCounterVec::new(
+        Opts::new(
+            "bulkhead_operator_reconcile_failures_total",
+            "Reconciles of Cells that ended with an error and are tried again, by reason.",
+        ),
+        &["reason"],
+    )?;
     registry.register(Box::new(counter.clone()))?;
     Ok(counter)
 }

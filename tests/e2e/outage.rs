@@ -1,7 +1,9 @@
 //! The API server away for two minutes, the operator killed and a router killed meanwhile: routers go on.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, ensure};
 use bulkhead_tests::pods::{routers, running};
 use bulkhead_tests::traffic::{Load, now_ms};
 use bulkhead_tests::world::SYSTEM;
@@ -22,6 +24,22 @@ impl Drop for ApiServerAway<'_> {
     fn drop(&mut self) {
         self.0.cluster("start-apiserver", &[]).expect("the API server starts");
     }
+}
+
+/// Whether the Service `default/kubernetes` takes connections in every node's network namespace.
+fn nodes_reach_the_api(world: &World) -> Result<()> {
+    let service = world.json(&["get", "service", "kubernetes", "-n", "default"])?;
+    let address = service["spec"]["clusterIP"].as_str().context("an address")?;
+    for node in 1..=2 {
+        let namespace = format!("--net=/run/netns/bk-{}-n{node}", world.cluster);
+        let dial = format!("exec 3<>/dev/tcp/{address}/443");
+        let status = Command::new("nsenter")
+            .args([&namespace, "timeout", "1", "bash", "-c", &dial])
+            .stderr(Stdio::null())
+            .status()?;
+        ensure!(status.success(), "node {node} does not reach {address}:443");
+    }
+    Ok(())
 }
 
 #[test]

@@ -116,12 +116,17 @@ impl World {
         ])
     }
 
-    /// Waits until every example cell is ready with its whole weight, so that a test starts from rest.
+    /// Puts the examples as they are in the tree and waits until every cell is ready with its whole weight, so that a
+    /// test starts from rest whatever an earlier one left.
     fn calm(&self) -> Result<()> {
+        self.kubectl(&["apply", "-f", "examples/"])?;
         eventually(Duration::from_secs(90), || {
             for cell in ["payments-a", "payments-b", "payments-c"] {
                 let object = self.json(&["get", "cell", cell])?;
                 ensure!(condition(&object, "Ready") == "True", "{cell} is not Ready");
+                let (generation, seen) =
+                    (object.pointer("/metadata/generation"), object.pointer("/status/observedGeneration"));
+                ensure!(generation == seen, "the operator has not seen the newest {cell} yet");
                 ensure!(
                     object.pointer("/status/effectiveWeight") == Some(&Value::from(100)),
                     "{cell} is not at full weight"
