@@ -64,6 +64,8 @@ fn nothing_fails_while_the_api_server_the_operator_and_a_router_are_away() {
     let back = now_ms();
     eventually(Duration::from_secs(30), || world.kubectl(&["get", "--raw", "/readyz"]))
         .expect("the API server is back");
+    // A node's own way to the API goes through the Service, which kube-proxy restores in its own time.
+    eventually(Duration::from_secs(60), || nodes_reach_the_api(world)).expect("it is back for pods too");
     world.patch("cell", "payments-a", r#"{"spec":{"weight":0}}"#).expect("patched");
     let patched = now_ms();
     eventually(Duration::from_secs(5), || {
