@@ -1,6 +1,7 @@
 //! A template change reaches cells one at a time, and nobody notices.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_tests::traffic::Load;
@@ -19,12 +20,41 @@ fn revisions(world: &World) -> anyhow::Result<Vec<String>> {
         .collect()
 }
 
+/// Cells that a TrafficShift holds out, by the events of a watch, so that none is missed.
+#[derive(Default)]
+struct Outs {
+    now: BTreeSet<String>,
+    ever: BTreeSet<String>,
+    most: usize,
+}
+
+impl Outs {
+    /// `ADDED payments-a`, `MODIFIED payments-a`, `DELETED payments-a`.
+    fn note(&mut self, line: &str) {
+        let Some((event, cell)) = line.split_once(' ') else { return };
+        if event == "DELETED" {
+            self.now.remove(cell);
+        } else {
+            self.now.insert(cell.to_owned());
+            self.ever.insert(cell.to_owned());
+        }
+        self.most = self.most.max(self.now.len());
+    }
+}
+
 #[test]
 fn a_template_change_under_load_never_has_two_cells_out_and_fails_nothing() {
     let (world, _turn) = World::enter();
     let before = revisions(world).expect("revisions");
     let load = Load::start(world, 200);
     load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
+    let outs = Arc::<Mutex<Outs>>::default();
+    let seen = Arc::clone(&outs);
+    let columns = r#"jsonpath={.type}{" "}{.object.spec.cell}{"\n"}"#;
+    let watch = world.watch(&["trafficshifts", "-o", columns], move |line| {
+        seen.lock().expect("no line panics").note(line);
+    });
+    let watch = watch.expect("a watch of the shifts");
     let template = world.json(&["get", "celltemplate", "payments"]).expect("read");
     let old = template["spec"]["objects"].clone();
     let new = set_rollout_marker(&old);
@@ -32,31 +62,20 @@ fn a_template_change_under_load_never_has_two_cells_out_and_fails_nothing() {
         .patch("celltemplate", "payments", &serde_json::json!({"spec": {"objects": new}}).to_string())
         .expect("changed");
 
-    let mut most_out = 0;
-    let mut were_out = BTreeSet::new();
     eventually(Duration::from_secs(240), || {
-        let shifts = world.json(&["get", "trafficshifts"])?;
-        let out: BTreeSet<_> = shifts["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|shift| shift["spec"]["cell"].as_str().map(str::to_owned))
-            .collect();
-        most_out = most_out.max(out.len());
-        were_out.extend(out.iter().cloned());
         let now = revisions(world)?;
-        anyhow::ensure!(
-            now.iter().zip(&before).all(|(now, before)| now != before),
-            "revisions: {now:?}, before: {before:?}"
-        );
+        anyhow::ensure!(now.iter().zip(&before).all(|(now, before)| now != before), "revisions: {now:?}");
         anyhow::ensure!(now.windows(2).all(|pair| pair[0] == pair[1]), "not all the same: {now:?}");
+        let out = outs.lock().expect("no line panics").now.clone();
         anyhow::ensure!(out.is_empty(), "still out: {out:?}");
         Ok(())
     })
     .expect("every cell gets the new revision");
+    drop(watch);
     let outcome = load.stop();
-    assert_eq!(most_out, 1, "one cell at a time");
-    assert_eq!(were_out.len(), 3, "every cell was taken out before it changed: {were_out:?}");
+    let outs = outs.lock().expect("no line panics");
+    assert_eq!(outs.most, 1, "one cell at a time");
+    assert_eq!(outs.ever.len(), 3, "every cell was taken out before it changed: {:?}", outs.ever);
     assert!(outcome.failed.is_empty(), "{} failed: {:?}", outcome.failed.len(), outcome.failed.first());
 }
 

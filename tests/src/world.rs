@@ -1,8 +1,9 @@
 //! The cluster that the tests run on, with Bulkhead and the examples installed as a user would install them.
 
 use std::env;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -120,7 +121,7 @@ impl World {
     /// test starts from rest whatever an earlier one left.
     fn calm(&self) -> Result<()> {
         self.kubectl(&["apply", "-f", "examples/"])?;
-        eventually(Duration::from_secs(90), || {
+        eventually(Duration::from_secs(180), || {
             for cell in ["payments-a", "payments-b", "payments-c"] {
                 let object = self.json(&["get", "cell", cell])?;
                 ensure!(condition(&object, "Ready") == "True", "{cell} is not Ready");
@@ -186,8 +187,6 @@ impl World {
     /// # Errors
     /// With kubectl's own words.
     pub fn feed(&self, args: &[&str], document: &str) -> Result<String> {
-        use std::io::Write as _;
-        use std::process::Stdio;
         let mut child = self
             .command(&self.kubectl, args)
             .stdin(Stdio::piped())
@@ -208,6 +207,22 @@ impl World {
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let text = self.kubectl(&[args, &["-o", "json"]].concat())?;
         serde_json::from_str(&text).context("kubectl did not print JSON")
+    }
+
+    /// Starts `kubectl get ARGS --watch` and gives each line that it prints to `line`, until the watch is dropped.
+    ///
+    /// # Errors
+    /// When kubectl does not start.
+    pub fn watch(&self, args: &[&str], line: impl Fn(&str) + Send + 'static) -> Result<Watch> {
+        let args = [&["get"], args, &["--watch", "--output-watch-events"]].concat();
+        let mut child = self
+            .command(&self.kubectl, &args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("kubectl does not start")?;
+        let lines = BufReader::new(child.stdout.take().context("its output is piped")?).lines();
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|text| line(&text)));
+        Ok(Watch(child))
     }
 
     /// A merge patch of an object.
@@ -237,6 +252,16 @@ impl World {
         let mut command = Command::new(program);
         command.args(args).current_dir(&self.root);
         command
+    }
+}
+
+/// A `kubectl get --watch`, ended when it is dropped.
+pub struct Watch(Child);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
