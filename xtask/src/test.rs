@@ -41,7 +41,6 @@ pub fn run(wish: &Wish) -> Result<()> {
             &["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"],
         )?;
         cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
-        cargo("the demo, checking itself", &["run", "--locked", "-p", "bulkhead", "--", "demo", "--check"])?;
     }
     match packages::ensure(wish.yes) {
         Ok(()) => on_a_cluster(wish),
@@ -82,8 +81,9 @@ fn on_a_cluster(wish: &Wish) -> Result<()> {
 }
 
 fn end_to_end(tools: &Tools, state: &State, only: Option<&str>) -> Result<()> {
-    let mut arguments =
-        vec!["test", "--locked", "-p", "bulkhead-tests", "--features", "e2e", "--test", "e2e", "--"];
+    // The whole workspace, so that dependencies keep the features with which the earlier step built them.
+    let mut arguments = vec!["test", "--locked", "--workspace", "--features", "bulkhead-tests/e2e"];
+    arguments.extend(["--test", "e2e", "--"]);
     arguments.extend(["--test-threads", "1"]);
     arguments.extend(only);
     let mut tests = cargo_command(&arguments);
