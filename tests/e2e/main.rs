@@ -6,6 +6,7 @@ mod crds;
 mod drain;
 mod health;
 mod lifecycle;
+#[cfg(feature = "soak")]
 mod outage;
 mod ownership;
 mod rollout;
