@@ -41,7 +41,7 @@ pub struct Config {
     pub cell_runtime_image: String,
     #[arg(long, value_enum, default_value_t)]
     pub image_pull_policy: PullPolicy,
-    /// What to do where the cluster is found not to enforce NetworkPolicies.
+    /// What to do where the cluster is found not to enforce NetworkPolicies. Without effect until walls are probed: `Isolated` is Unknown.
     #[arg(long, value_enum, default_value_t)]
     pub unenforced: Unenforced,
     /// Name of the Lease that decides which operator writes.

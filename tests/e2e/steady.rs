@@ -13,7 +13,7 @@ use bulkhead_tests::{World, eventually, holds_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// How long a cluster at rest is watched here; `cargo xtask soak` is for longer.
+/// How long a cluster at rest is watched here.
 const REST: Duration = Duration::from_secs(30);
 
 /// Writes of Bulkhead's own accounts that the API server saw since `from` bytes of its audit log, by what they wrote.
