@@ -78,7 +78,7 @@ pub(crate) async fn run(
                 planned = now + TICK.as_millis() as u64;
             }
         }
-        if known && state.borrow().fleet.is_answered() {
+        if known && state.borrow().fleet.is_answered(clock.millis()) {
             gate.open();
             known = false;
         }

@@ -9,7 +9,11 @@ use crate::decide::CellView;
 use crate::table::Weight;
 
 /// How long a cell that was never heard may keep a router from being ready.
-pub(crate) const FIRST_ANSWER_MS: u64 = 1_000;
+pub(super) const FIRST_ANSWER_MS: u64 = 1_000;
+
+/// How long the way to a cell may take to open, after the router has come to know it: a pod's network comes up after the
+/// pod, and policies follow.
+pub(super) const OPENING_MS: u64 = 10_000;
 
 /// An orchestrator pod of the cell, by whatever the router tells them apart with, such as its address.
 pub type Pod = Arc<str>;
@@ -89,8 +93,9 @@ pub struct State {
     known_since_ms: u64,
     pods: Vec<PodHealth>,
     standing: Standing,
-    /// When this router let the cell in again; none when it was in from the start.
+    /// When this router let the cell in again; none when it never had to.
     let_in_ms: Option<u64>,
+    was_in: bool,
     shifted: bool,
 }
 
@@ -142,6 +147,7 @@ impl State {
             pods: Vec::new(),
             standing: Standing::Unheard,
             let_in_ms: None,
+            was_in: false,
             shifted: false,
         }
     }
@@ -163,9 +169,14 @@ impl State {
         }
     }
 
-    /// Whether there is a first answer, or its time is over.
-    pub fn is_answered(&self) -> bool {
-        self.standing != Standing::Unheard
+    /// Whether one of the cell's pods has given a verdict: a refused connection may be this router's own network.
+    pub fn has_spoken(&self) -> bool {
+        self.pods.iter().any(|pod| pod.said.is_some())
+    }
+
+    /// For how long the router has known the cell.
+    pub(super) fn known_for_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.known_since_ms)
     }
 
     /// Pods that may get new work.
@@ -224,8 +235,10 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Vec<Effect>)
     }
     match &next {
         Standing::In => {
-            // In from the start is no return: nothing failed that could fail again.
-            state.let_in_ms = state.is_answered().then_some(now_ms);
+            // The first time is no return, while the way may just have opened: nothing failed that could fail again.
+            let returns = state.was_in || state.known_for_ms(now_ms) > OPENING_MS;
+            state.let_in_ms = returns.then_some(now_ms);
+            state.was_in = true;
             effects.push(Effect::In);
         }
         Standing::Out { reason } if !matches!(state.standing, Standing::Out { .. }) => {
@@ -274,7 +287,7 @@ fn judge(state: &State, now_ms: u64) -> Standing {
     if state.pods.iter().any(PodHealth::is_usable) {
         return Standing::In;
     }
-    let waited = now_ms.saturating_sub(state.known_since_ms) >= FIRST_ANSWER_MS;
+    let waited = state.known_for_ms(now_ms) >= FIRST_ANSWER_MS;
     let open = state.pods.is_empty() || state.pods.iter().any(|pod| pod.said.is_none() && pod.lost.is_none());
     if state.standing == Standing::Unheard && open && !waited {
         return Standing::Unheard;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::cell::{FIRST_ANSWER_MS, OPENING_MS};
 use super::{Doubt, Effect, Event, Observer, State, observe, step};
 
 /// Health of every cell that the table names, by name.
@@ -30,9 +31,14 @@ impl Fleet {
         self.cells.iter()
     }
 
-    /// Whether every cell has given its first answer, or its time is over.
-    pub fn is_answered(&self) -> bool {
-        self.cells.values().all(State::is_answered)
+    /// Whether a router that starts knows enough to serve: every cell has spoken, or its time is over. When none has,
+    /// the way to all of them may not be open yet, and they get longer.
+    pub fn is_answered(&self, now_ms: u64) -> bool {
+        let limit = match self.cells.values().any(State::has_spoken) {
+            true => FIRST_ANSWER_MS,
+            false => OPENING_MS,
+        };
+        self.cells.values().all(|cell| cell.has_spoken() || cell.known_for_ms(now_ms) >= limit)
     }
 
     /// An event of one cell. One of a cell that is in no table is dropped.

@@ -148,6 +148,10 @@ impl Story {
         (share + 5_000) / 10_000
     }
 
+    fn is_answered(&self) -> bool {
+        self.fleet.is_answered(self.now_ms)
+    }
+
     fn check_told(&mut self, expected: &[&str]) {
         assert_eq!(std::mem::take(&mut self.told), expected);
     }
@@ -169,9 +173,9 @@ const TWO: &[&[(&str, u32)]] = &[&[("a", 60), ("b", 40)]];
 #[test]
 fn a_router_that_starts_among_healthy_cells_ramps_nothing() {
     let mut story = Story::unheard(TWO);
-    assert!(!story.fleet.is_answered());
+    assert!(!story.is_answered());
     story.speak();
-    assert!(story.fleet.is_answered());
+    assert!(story.is_answered());
     assert_eq!((story.share("a"), story.share("b")), (60, 40));
 }
 
@@ -369,13 +373,43 @@ fn a_cell_that_never_answers_keeps_a_router_waiting_for_a_second_only() {
     let mut story = Story::unheard(TWO);
     story.speaker("a-0").speaks = false;
     story.pass(900);
-    assert!(!story.fleet.is_answered());
+    assert!(!story.is_answered());
     story.pass(100);
-    assert!(story.fleet.is_answered());
+    assert!(story.is_answered());
     assert_eq!(story.fleet.get("a").expect("a cell").reason(), "NoAnswer");
+    story.pass(9_500);
     story.speaker("a-0").speaks = true;
     story.pass(250);
     assert_eq!(story.share("a"), 0, "it comes late, and by steps");
+}
+
+#[test]
+fn a_router_whose_ways_to_all_cells_open_late_waits_for_the_first_and_ramps_nothing() {
+    let mut story = Story::unheard(TWO);
+    for pod in ["a-0", "b-0"] {
+        story.speaker(pod).speaks = false;
+        let cell = &pod[..1];
+        story.event(cell, Event::Refused(pod.into()));
+    }
+    story.pass(3_000);
+    assert!(!story.is_answered(), "refused connections are no answer of a cell");
+    story.speaker("a-0").speaks = true;
+    story.speaker("b-0").speaks = true;
+    story.pass(250);
+    assert!(story.is_answered());
+    assert_eq!((story.share("a"), story.share("b")), (60, 40));
+}
+
+#[test]
+fn a_router_to_which_no_cell_ever_speaks_is_ready_to_say_so_after_ten_seconds() {
+    let mut story = Story::unheard(TWO);
+    story.speaker("a-0").speaks = false;
+    story.speaker("b-0").speaks = false;
+    story.pass(9_900);
+    assert!(!story.is_answered());
+    story.pass(100);
+    assert!(story.is_answered());
+    assert_eq!((story.share("a"), story.share("b")), (0, 0));
 }
 
 #[test]
