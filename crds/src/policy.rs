@@ -74,11 +74,11 @@ pub struct ParentRef {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[x_kube(
     cel,
-    validation = Rule::new("!self.owner || size(self.groups) == 1")
+    validation = Rule::new("!has(self.owner) || !self.owner || size(self.groups) == 1")
         .message("owner: true names one owning cell per key, so it takes exactly one group"),
     validation = Rule::new("!has(self.key) || [has(self.key.header), has(self.key.query), has(self.key.jsonPointer), has(self.key.attribute)].filter(x, x).size() == 1")
         .message("key names exactly one source: header, query, jsonPointer or attribute; leave key out to use the transaction's id"),
-    validation = Rule::new("!self.owner || has(self.key)")
+    validation = Rule::new("!has(self.owner) || !self.owner || has(self.key)")
         .message("owner: true needs a key: without one there is nothing that a cell could own"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -232,7 +232,7 @@ fn default_cell_weight() -> u32 {
 /// When a transaction that failed in one cell is tried in another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "duration(self.deadline) > duration('0s')", "message": "restart.deadline must be longer than 0s"},
+    {"rule": "!has(self.deadline) || duration(self.deadline) > duration('0s')", "message": "restart.deadline must be longer than 0s"},
     {"rule": "!has(self.perAttempt) || duration(self.perAttempt) > duration('0s')", "message": "restart.perAttempt must be longer than 0s; leave it out to give every attempt the whole deadline"}
 ]))]
 #[serde(rename_all = "camelCase", default)]
@@ -287,7 +287,7 @@ pub enum TooLarge {
 /// How a cell that was out comes back: not at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "self.steps.isSorted() && self.steps.exists(s, s == 100)", "message": "failback.steps must rise and end with 100, such as [5, 25, 50, 100]"}
+    {"rule": "!has(self.steps) || (self.steps.isSorted() && self.steps.exists(s, s == 100))", "message": "failback.steps must rise and end with 100, such as [5, 25, 50, 100]"}
 ]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failback {

@@ -83,10 +83,16 @@ fn fields(page: &mut String, schema: &Value, parent: &str) -> std::fmt::Result {
         );
         let required =
             schema["required"].as_array().is_some_and(|names| names.iter().any(|other| other == name));
+        // Within lists the default stands in the description.
+        let description = text(&field["description"]);
+        let (meaning, told) = description
+            .rsplit_once(" Default: ")
+            .map_or((description, ""), |(meaning, default)| (meaning, default.trim_end_matches('.')));
         let default = match field.get("default") {
             _ if required => "required".to_owned(),
+            None => told.to_owned(),
             // Its fields have their own defaults, below.
-            Some(Value::Object(_)) | None => String::new(),
+            Some(Value::Object(_)) => String::new(),
             Some(default) => format!("`{}`", plain(default)),
         };
         let cells = [
@@ -94,7 +100,7 @@ fn fields(page: &mut String, schema: &Value, parent: &str) -> std::fmt::Result {
             type_of(field),
             default,
             limits(field),
-            text(&field["description"]).to_owned(),
+            meaning.to_owned(),
         ];
         writeln!(page, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))?;
         fields(page, field, &format!("{path}."))?;

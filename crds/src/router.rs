@@ -85,7 +85,9 @@ pub enum Protocol {
 /// Past any of these the router refuses at once, with a reason; it never queues without bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "[self.headerTimeout, self.bodyTimeout, self.idleTimeout].all(t, duration(t) > duration('0s'))", "message": "headerTimeout, bodyTimeout and idleTimeout must be longer than 0s"}
+    {"rule": "!has(self.headerTimeout) || duration(self.headerTimeout) > duration('0s')", "message": "headerTimeout must be longer than 0s"},
+    {"rule": "!has(self.bodyTimeout) || duration(self.bodyTimeout) > duration('0s')", "message": "bodyTimeout must be longer than 0s"},
+    {"rule": "!has(self.idleTimeout) || duration(self.idleTimeout) > duration('0s')", "message": "idleTimeout must be longer than 0s"}
 ]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {

@@ -85,7 +85,31 @@ pub(crate) fn embedded_objects(_: &mut SchemaGenerator) -> Schema {
 pub(crate) fn finish(definition: &CustomResourceDefinition) -> Result<Value, serde_json::Error> {
     let mut value = serde_json::to_value(definition)?;
     visit(&mut value);
+    for version in value["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        defaults_out_of_lists(&mut version["schema"]["openAPIV3Schema"], false);
+    }
     Ok(value)
+}
+
+/// A default that the server writes into an item of a list makes every `kubectl apply` of the unchanged file a change,
+/// since a custom resource's lists are compared whole. There the default is for the reader, and code fills it in.
+fn defaults_out_of_lists(schema: &mut Value, in_list: bool) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    if in_list
+        && let Some(default) = schema.remove("default")
+        && !default.is_object()
+    {
+        let text = default.as_str().map_or_else(|| default.to_string().replace(',', ", "), ToOwned::to_owned);
+        let description = schema.entry("description").or_insert(json!(""));
+        let before = description.as_str().unwrap_or_default();
+        *description = json!(format!("{before} Default: `{text}`.").trim_start());
+    }
+    if let Some(items) = schema.get_mut("items") {
+        defaults_out_of_lists(items, true);
+    }
+    for property in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        defaults_out_of_lists(property.1, in_list);
+    }
 }
 
 fn visit(value: &mut Value) {

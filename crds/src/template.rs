@@ -156,7 +156,7 @@ pub enum EntryProtocol {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     cel,
-    validation = Rule::new("duration(self.timeout) > duration('0s')").message("timeout must be longer than 0s"),
+    validation = Rule::new("!has(self.timeout) || duration(self.timeout) > duration('0s')").message("timeout must be longer than 0s"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Step {

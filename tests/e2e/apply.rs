@@ -11,6 +11,14 @@ fn the_examples_are_ready_and_serving_within_a_minute() {
 }
 
 #[test]
+fn applying_the_same_files_again_changes_nothing() {
+    let (world, _turn) = World::enter();
+    let told = world.kubectl(&["apply", "-f", "examples/"]).expect("applied");
+    let changed: Vec<_> = told.lines().filter(|line| !line.ends_with(" unchanged")).collect();
+    assert!(!told.is_empty() && changed.is_empty(), "{changed:#?}");
+}
+
+#[test]
 fn kubectl_get_cells_tells_the_story() {
     let (world, _turn) = World::enter();
     let table = world.kubectl(&["get", "cells"]).expect("kubectl get cells");
