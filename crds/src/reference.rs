@@ -95,13 +95,7 @@ fn fields(page: &mut String, schema: &Value, parent: &str) -> std::fmt::Result {
             Some(Value::Object(_)) => String::new(),
             Some(default) => format!("`{}`", plain(default)),
         };
-        let cells = [
-            format!("`{path}`"),
-            type_of(field),
-            default,
-            limits(field),
-            meaning.to_owned(),
-        ];
+        let cells = [format!("`{path}`"), type_of(field), default, limits(field), meaning.to_owned()];
         writeln!(page, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))?;
         fields(page, field, &format!("{path}."))?;
         if name != "conditions" {

@@ -6,10 +6,11 @@ mod crds;
 mod drain;
 mod health;
 mod lifecycle;
-#[cfg(feature = "soak")]
 mod outage;
 mod ownership;
 mod rollout;
 mod shares;
+#[cfg(feature = "soak")]
+mod soak;
 mod steady;
 mod walls;

@@ -43,6 +43,18 @@ enum Chore {
         #[arg(long)]
         only: Option<String>,
     },
+    /// The tests on a real cluster that take long: ten minutes at rest, half an hour without the API server.
+    Soak {
+        /// Install missing packages without asking.
+        #[arg(long)]
+        yes: bool,
+        /// Leave the cluster `soak` up.
+        #[arg(long)]
+        keep: bool,
+        /// Only the tests on the cluster whose names contain this, the short ones among them.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// A measurement on a cluster that is up, with its images loaded.
     Bench {
         /// The cluster's name.
@@ -155,6 +167,9 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Images(chore) => build_images(&chore).map(|()| ExitCode::SUCCESS),
         Chore::Test { require_cluster, yes, keep, only } => {
             test::run(&Wish { require_cluster, yes, keep, only }).map(|()| ExitCode::SUCCESS)
+        }
+        Chore::Soak { yes, keep, only } => {
+            test::soak(&Wish { require_cluster: true, yes, keep, only }).map(|()| ExitCode::SUCCESS)
         }
         Chore::Bench { cluster, name, arguments } => {
             bench::run(&cluster, &name, &arguments).map(|()| ExitCode::SUCCESS)

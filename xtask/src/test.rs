@@ -13,9 +13,6 @@ use crate::cluster::{self, Wanted, down};
 use crate::command::{command, described};
 use crate::{images, packages, progress};
 
-/// The cluster that the tests make and remove; a person's own is called otherwise.
-const CLUSTER: &str = "test";
-
 /// What `cargo xtask test` is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
@@ -43,7 +40,11 @@ pub fn run(wish: &Wish) -> Result<()> {
         cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
     }
     match packages::ensure(wish.yes) {
-        Ok(()) => on_a_cluster(wish),
+        Ok(()) => {
+            // Their cluster is made and removed here; a person's own is called otherwise.
+            let suite = Suite { cluster: "test", feature: "bulkhead-tests/e2e", only: wish.only.as_deref() };
+            suite.run(wish)
+        }
         Err(reason) if wish.require_cluster => {
             Err(reason.context("the tests on a real cluster cannot run here"))
         }
@@ -57,38 +58,55 @@ pub fn run(wish: &Wish) -> Result<()> {
     }
 }
 
-fn on_a_cluster(wish: &Wish) -> Result<()> {
-    let name: ClusterName = CLUSTER.parse()?;
-    let tools = Tools::ensure()?;
-    let built = images::build("fast", "dev", &[])?;
-    let archives: Vec<_> = built.into_iter().map(|image| image.archive).collect();
-    // Left over from a run that was killed; its state would not be what the tests begin from.
-    down::down(&name)?;
-    let outcome =
-        cluster::up(&Wanted { name: name.clone(), nodes: Some(2), provider: Provider::Local, yes: wish.yes })
-            .and_then(|state| {
-                cluster::load(&name, &archives)?;
-                end_to_end(&tools, &state, wish.only.as_deref())
-            });
-    if wish.keep {
-        progress::note(&format!(
-            "the cluster is still up; remove it with `cargo xtask cluster down --name {name}`"
-        ));
-        return outcome;
-    }
-    let removed = progress::step("removing the cluster", || down::down(&name));
-    outcome.and(removed)
+/// Runs the tests that take minutes to hours, on a cluster of their own: see `tests/e2e/soak.rs`.
+///
+/// # Errors
+/// When the cluster cannot run here, or a test fails.
+pub fn soak(wish: &Wish) -> Result<()> {
+    packages::ensure(wish.yes)?;
+    let only = wish.only.as_deref().unwrap_or("soak::");
+    Suite { cluster: "soak", feature: "bulkhead-tests/soak", only: Some(only) }.run(wish)
 }
 
-fn end_to_end(tools: &Tools, state: &State, only: Option<&str>) -> Result<()> {
-    // The whole workspace, so that dependencies keep the features with which the earlier step built them.
-    let mut arguments = vec!["test", "--locked", "--workspace", "--features", "bulkhead-tests/e2e"];
-    arguments.extend(["--test", "e2e", "--"]);
-    arguments.extend(["--test-threads", "1"]);
-    arguments.extend(only);
-    let mut tests = cargo_command(&arguments);
-    tests.envs(environment(CLUSTER, tools, state)?);
-    progress::step("tests on a real cluster", || status(&mut tests))
+/// Tests on a real cluster that is made for them.
+struct Suite<'a> {
+    cluster: &'static str,
+    feature: &'static str,
+    only: Option<&'a str>,
+}
+
+impl Suite<'_> {
+    fn run(&self, wish: &Wish) -> Result<()> {
+        let name: ClusterName = self.cluster.parse()?;
+        let tools = Tools::ensure()?;
+        let built = images::build("fast", "dev", &[])?;
+        let archives: Vec<_> = built.into_iter().map(|image| image.archive).collect();
+        // Left over from a run that was killed; its state would not be what the tests begin from.
+        down::down(&name)?;
+        let wanted = Wanted { name: name.clone(), nodes: Some(2), provider: Provider::Local, yes: wish.yes };
+        let outcome = cluster::up(&wanted).and_then(|state| {
+            cluster::load(&name, &archives)?;
+            self.test(&tools, &state)
+        });
+        if wish.keep {
+            progress::note(&format!(
+                "the cluster is still up; remove it with `cargo xtask cluster down --name {name}`"
+            ));
+            return outcome;
+        }
+        let removed = progress::step("removing the cluster", || down::down(&name));
+        outcome.and(removed)
+    }
+
+    fn test(&self, tools: &Tools, state: &State) -> Result<()> {
+        // The whole workspace, so that dependencies keep the features with which the earlier step built them.
+        let mut arguments = vec!["test", "--locked", "--workspace", "--features", self.feature];
+        arguments.extend(["--test", "e2e", "--", "--test-threads", "1"]);
+        arguments.extend(self.only);
+        let mut tests = cargo_command(&arguments);
+        tests.envs(environment(self.cluster, tools, state)?);
+        progress::step("tests on a real cluster", || status(&mut tests))
+    }
 }
 
 /// What `bulkhead-tests` needs to know of a cluster.
