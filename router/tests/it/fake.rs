@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_protocol::health::BEAT_INTERVAL;
-use bulkhead_protocol::{Beat, HealthLine, Verdict, fields};
+use bulkhead_protocol::{Beat, HealthLine, Reason, Verdict, fields};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -28,8 +28,10 @@ pub(crate) enum Behaviour {
     Echo,
     /// Closes the connection after the request was read, without a byte of an answer.
     Reset,
-    /// Gives the transaction back.
+    /// Gives the transaction back untouched.
     Restart,
+    /// Gives it back after a service of the cell may have worked on it.
+    FailedWithin,
     /// Says that it is another cell.
     Misdirected,
     /// Echoes after that long.
@@ -284,15 +286,18 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Slow(wait) => tokio::time::sleep(wait).await,
         Behaviour::Hang => std::future::pending().await,
         Behaviour::Reset => return Err(Closed),
-        Behaviour::Restart => {
-            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
-            answer.headers_mut().insert(fields::REASON, "ServiceNotReady".parse().expect("legal"));
-        }
+        Behaviour::Restart => give_back(&mut answer, Reason::ServiceNotReady),
+        Behaviour::FailedWithin => give_back(&mut answer, Reason::ServiceFailed),
         Behaviour::Misdirected => {
             *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
             answer.headers_mut().insert(fields::REASON, "WrongCell".parse().expect("legal"));
         }
     }
     Ok(answer)
+}
+
+fn give_back<B>(answer: &mut Response<B>, reason: Reason) {
+    *answer.status_mut() = StatusCode::from_u16(reason.status()).expect("a status");
+    answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
+    answer.headers_mut().insert(fields::REASON, reason.as_str().parse().expect("legal"));
 }
