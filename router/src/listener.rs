@@ -132,6 +132,8 @@ impl Drop for Permit {
 #[derive(Default)]
 pub(crate) struct Listeners {
     open: RwLock<BTreeMap<String, Arc<Listener>>>,
+    /// Those that could not be opened, and why.
+    closed: RwLock<BTreeMap<String, String>>,
     buffered: AtomicU64,
 }
 
@@ -147,6 +149,14 @@ impl Listeners {
 
     pub(crate) fn remove(&self, name: &str) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    pub(crate) fn closed(&self) -> BTreeMap<String, String> {
+        self.closed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_closed(&self, closed: BTreeMap<String, String>) {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = closed;
     }
 
     pub(crate) fn buffered(&self) -> u64 {

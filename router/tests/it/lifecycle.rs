@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use bulkhead_process::Shutdown;
+use bulkhead_protocol::Serving;
+use bulkhead_router::{Config, Source, start};
+use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Client, get, post};
-use crate::fake::Behaviour;
+use crate::fake::{Behaviour, FakeCell};
 use crate::world::{Setup, World, eventually, policy};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,6 +39,31 @@ async fn a_router_that_stops_goes_on_accepting_for_a_while() {
     let answer = world.client().await.send(get("/")).await;
     assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, "close"));
     world.router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_starts_listens_only_once_a_cell_has_spoken() {
+    let mut world = World::start().await;
+    let places: Vec<_> = world.cells.iter().map(|cell| cell.address).collect();
+    for cell in &mut world.cells {
+        cell.kill().await;
+    }
+    let config = Config::local("main", "http", Source::Folder(world.folder.path().to_owned()));
+    let shutdown = Shutdown::new();
+    let router = start(config, shutdown.clone()).await.expect("starts");
+    let admin = router.admin_address();
+    eventually("it has a table, and cells that cannot be reached", async || {
+        let serving = Client::connect(admin).await.send(get("/v1/serving")).await;
+        let serving: Serving = serde_json::from_slice(&serving.body).expect("is a state");
+        serving.cells.len() == 2 && serving.cells.values().all(|cell| cell.reason == "ConnectFailed")
+    })
+    .await;
+    assert!(router.address("http").now_or_never().is_none(), "whoever connects now gets a 503");
+    let _cells = (FakeCell::start_at("a", places[0]).await, FakeCell::start_at("b", places[1]).await);
+    let address = router.address("http").await.expect("opens");
+    assert_eq!(Client::connect(address).await.send(get("/")).await.status, 200);
+    shutdown.trigger();
+    router.ended().await.expect("ends well");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -121,3 +121,22 @@ async fn listeners_open_and_close_with_the_router_object() {
     .await;
     assert_eq!(world.spread(5).await.values().sum::<usize>(), 5);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_cannot_be_opened_takes_no_other_with_it() {
+    let world = World::start().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = taken.local_addr().expect("is bound").port();
+    let two = crate::world::ROUTER.replace("LIMITS", "{}") + &format!("  - {{name: second, port: {port}}}\n");
+    world.write("router.yaml", &two);
+    eventually("it says which and why", async || {
+        let closed = world.serving().await.closed;
+        closed.keys().eq(["second"]) && closed["second"].contains(&port.to_string())
+    })
+    .await;
+    assert!(world.is_ready().await);
+    assert_eq!(world.spread(5).await.values().sum::<usize>(), 5);
+    drop(taken);
+    world.router.address("second").await.expect("opens as soon as the port is free");
+    eventually("nothing is closed", async || world.serving().await.closed.is_empty()).await;
+}
