@@ -38,6 +38,21 @@ fn has_names(list: &[Value]) -> bool {
     !list.is_empty() && list.iter().all(|item| item["name"].is_string())
 }
 
+/// Whether `live` says exactly what `desired` does: unset, null and an empty list mean the same, and nothing may be
+/// added. For walls, where an added field is a hole.
+pub(crate) fn equals(desired: &Value, live: &Value) -> bool {
+    let nothing = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    match (desired, live) {
+        (Value::Object(desired), Value::Object(live)) => desired.keys().chain(live.keys()).all(|key| {
+            equals(desired.get(key).unwrap_or(&Value::Null), live.get(key).unwrap_or(&Value::Null))
+        }),
+        (Value::Array(desired), Value::Array(live)) => {
+            desired.len() == live.len() && desired.iter().zip(live).all(|(wanted, item)| equals(wanted, item))
+        }
+        _ => desired == live || (nothing(desired) && nothing(live)),
+    }
+}
+
 /// What `live` says of the fields that `desired` sets: how the API server wrote our own words, such as `500m` for
 /// `0.5`. An object whose projection stays the same has not drifted, however it differs from what we sent.
 pub(crate) fn projection(desired: &Value, live: &Value) -> Value {
@@ -98,6 +113,20 @@ mod tests {
             json!({"podSelector": {"matchLabels": {"a": "b"}}, "ingress": [{"from": [{"podSelector": {}}]}]});
         check(&desired, &narrowed, false);
         check(&json!({"egress": []}), &json!({}), true);
+    }
+
+    #[test]
+    fn a_hole_in_a_wall_is_a_difference_wherever_it_was_added() {
+        let wall = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}], "egress": []});
+        assert!(equals(&wall, &json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})));
+        for hole in [
+            json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}], "egress": [{}]}),
+            json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}, "namespaceSelector": {}}]}]}),
+            json!({"podSelector": {"matchLabels": {"a": "b"}}, "ingress": [{"from": [{"podSelector": {}}]}]}),
+            json!({"podSelector": {}}),
+        ] {
+            assert!(!equals(&wall, &hole), "{hole}");
+        }
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Pod {
             let cgroups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let command = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             let of_pod = cgroups.contains(&self.uid) || cgroups.contains(&self.uid.replace('-', "_"));
-            if of_pod && command.contains("bulkhead") {
+            if of_pod && !command.is_empty() && !command.contains("pause") {
                 found.push(Pid::from_raw(id));
             }
         }
