@@ -7,9 +7,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bulkhead_process::{Monotonic, Shutdown};
+use bulkhead_process::{Monotonic, Shutdown, clock};
 use bulkhead_protocol::Serving;
 use bulkhead_router::{Config, Running, Source, start};
+use k8s_openapi::jiff::Timestamp;
 use tempfile::TempDir;
 
 use crate::client::{Answer, Client, get};
@@ -76,6 +77,19 @@ pub(crate) fn cell(name: &str, weight: u32, address: SocketAddr) -> String {
 kind: Cell
 metadata: {{name: {name}}}
 spec: {{weight: {weight}, endpoints: ['{address}']}}
+"
+    )
+}
+
+/// A TrafficShift that holds for as long as given from now on; `what` is what it shifts, in YAML.
+pub(crate) fn shift(what: &str, lasts: Duration) -> String {
+    let end = i64::try_from(clock::now_unix_millis()).expect("fits") + lasts.as_millis() as i64;
+    let end = Timestamp::from_millisecond(end).expect("is a time");
+    format!(
+        "apiVersion: bulkhead.dev/v1alpha1
+kind: TrafficShift
+metadata: {{name: shift}}
+spec: {{{what}, reason: a test, expiresAt: '{end}'}}
 "
     )
 }
@@ -160,6 +174,15 @@ impl World {
 
     pub(crate) async fn metrics(&self) -> String {
         String::from_utf8_lossy(&self.admin("/metrics").await.body).into_owned()
+    }
+
+    /// Waits until the router gives the cell that share of the one rule, in parts per million.
+    pub(crate) async fn until_share(&self, cell: &str, ppm: u32) {
+        let has = async || {
+            let shares = self.serving().await.shares;
+            shares.get("default/shop/all").and_then(|shares| shares.get(cell)) == Some(&ppm)
+        };
+        eventually(&format!("{cell} has {ppm} parts per million"), has).await;
     }
 
     /// Waits until the router serves that many generations of the object.
