@@ -120,6 +120,23 @@ async fn health_belongs_to_the_cell_and_not_to_its_rules_and_streams_do_not_mult
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_a_cell_end_with_its_object_and_the_others_stay() {
+    let text = policy("[{cells: [{name: a}, {name: b}, {name: c}]}]");
+    let world = Setup { cells: vec!["a", "b", "c"], policy: text, ..Setup::default() }.start().await;
+    for edit in 2..12 {
+        world.set_weight(2, 100 - edit);
+        world.serves("Cell/c", i64::from(edit)).await;
+    }
+    let open = || world.cells.iter().map(FakeCell::open_streams).collect::<Vec<_>>();
+    assert_eq!(open(), [1, 1, 1]);
+    world.remove("cell-c.yaml");
+    eventually("the streams of c end", async || open() == [1, 1, 0]).await;
+    assert!(!world.serving().await.cells.contains_key("c"));
+    assert_eq!(world.spread(50).await.get("c"), None);
+    assert_eq!((open(), world.cells.iter().map(FakeCell::streams).collect()), (vec![1, 1, 0], vec![1, 1, 1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_flight_in_a_cell_that_goes_out_is_let_finish() {
     let text = policy("[{cells: [{name: a}]}, {cells: [{name: b}]}]");
     let world = Setup { policy: text, ..Setup::default() }.start().await;

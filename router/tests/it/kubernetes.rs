@@ -1,7 +1,7 @@
 //! Tables from an API server's watches: whole lists only, and on with the last one while the server is away.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -32,17 +32,23 @@ fn cell(name: &str, weight: &str) -> String {
 
 /// The pods of a cell, not ready in the eyes of Kubernetes.
 fn slice(cell: &str, address: SocketAddr) -> String {
+    slice_of(cell, address.port(), &[address.ip()], false)
+}
+
+/// The pods of a cell, all on the same ports, and what Kubernetes says of them.
+fn slice_of(cell: &str, port: u16, addresses: &[IpAddr], ready: bool) -> String {
+    let endpoint = |address| format!("{{addresses: ['{address}'], conditions: {{ready: {ready}}}}}");
+    let endpoints: Vec<String> = addresses.iter().map(endpoint).collect();
     format!(
         "apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {{name: cell-runtime-x, namespace: cell-{cell}, labels: {{kubernetes.io/service-name: cell-runtime}}}}
 addressType: IPv4
-ports: [{{name: traffic, port: {}}}, {{name: health, port: {}}}]
-endpoints: [{{addresses: ['{}'], conditions: {{ready: false}}}}]
+ports: [{{name: traffic, port: {port}}}, {{name: health, port: {}}}]
+endpoints: [{}]
 ",
-        address.port(),
-        address.port() + 1,
-        address.ip()
+        port + 1,
+        endpoints.join(", ")
     )
 }
 
@@ -112,6 +118,30 @@ async fn cells_are_found_by_their_slices_and_judged_by_their_streams_alone() {
     assert_eq!(serving.objects["Cell/a"].generation, 1);
     cluster.shutdown.trigger();
     cluster.router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_whose_streams_say_not_ready_is_out_however_ready_kubernetes_finds_its_pods() {
+    let mut cluster = Cluster::start(|_| ()).await;
+    let port = cluster.cells[0].address.port();
+    let addresses: Vec<IpAddr> = (1..=30).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect();
+    for address in &addresses[1..] {
+        cluster.cells.push(FakeCell::start_at("a", SocketAddr::new(*address, port)).await);
+    }
+    let b = cluster.cells.remove(1);
+    cluster.cells.iter().for_each(|pod| pod.say(false, "ServiceNotReady"));
+    cluster.api.apply(&slice_of("a", port, &addresses, true), 2);
+    cluster.until_ready().await;
+    let heard = async || cluster.cells.iter().all(|pod| pod.streams() > 0);
+    eventually("every pod has said so", heard).await;
+    cluster.until_share("a", 0).await;
+    let mut client = cluster.client().await;
+    for _ in 0..50 {
+        assert_eq!(client.send(get("/")).await.cell(), "b");
+    }
+    assert!(cluster.cells.iter().all(|pod| pod.hits() == 0));
+    assert_eq!(cluster.serving().await.cells["a"].reason, "ServiceNotReady");
+    assert_eq!(b.hits(), 50);
 }
 
 #[tokio::test(flavor = "multi_thread")]

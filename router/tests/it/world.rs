@@ -151,6 +151,10 @@ impl World {
         fs::rename(&beside, self.folder.path().join(file)).expect("takes its name");
     }
 
+    pub(crate) fn remove(&self, file: &str) {
+        fs::remove_file(self.folder.path().join(file)).expect("is there");
+    }
+
     pub(crate) fn set_weight(&self, place: usize, weight: u32) {
         let fake = &self.cells[place];
         self.write(&format!("cell-{}.yaml", fake.name()), &cell(fake.name(), weight, fake.address));
