@@ -108,7 +108,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    pub(crate) async fn start(self) -> World {
+    /// Starts the cells and writes the folder, without a router.
+    pub(crate) async fn lay_out(&self) -> (TempDir, Vec<FakeCell>) {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let mut cells = Vec::new();
         for name in &self.cells {
@@ -121,6 +122,11 @@ impl Setup {
             let text = cell(fake.name(), 100, fake.address);
             fs::write(folder.path().join(format!("cell-{}.yaml", fake.name())), text).expect("is written");
         }
+        (folder, cells)
+    }
+
+    pub(crate) async fn start(self) -> World {
+        let (folder, cells) = self.lay_out().await;
         let mut config = Config::local("main", "http", Source::Folder(folder.path().to_owned()));
         config.threads = NonZeroUsize::new(self.threads);
         config.table_file = self.table_file;
