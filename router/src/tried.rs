@@ -87,7 +87,8 @@ impl Tried {
             }
             None if self.was_full => Refusal {
                 reason: Reason::Capacity,
-                detail: "every cell that could take the request is at its capacity".to_owned(),
+                detail: "every cell that could take the request is at its capacity (its own, or half of limits.inFlight)"
+                    .to_owned(),
             },
             None => decided,
         }

@@ -63,6 +63,7 @@ struct Inner {
     mute: AtomicBool,
     capacity: Mutex<Option<u32>>,
     streams: AtomicU64,
+    open_streams: AtomicU64,
 }
 
 /// A running fake.
@@ -103,6 +104,7 @@ impl FakeCell {
             mute: AtomicBool::new(false),
             capacity: Mutex::new(None),
             streams: AtomicU64::new(0),
+            open_streams: AtomicU64::new(0),
         });
         let open = Arc::new(Mutex::new(Vec::new()));
         let tasks = vec![
@@ -146,6 +148,11 @@ impl FakeCell {
     /// Health streams opened so far.
     pub(crate) fn streams(&self) -> u64 {
         self.inner.streams.load(Ordering::SeqCst)
+    }
+
+    /// Health streams that are open now.
+    pub(crate) fn open_streams(&self) -> u64 {
+        self.inner.open_streams.load(Ordering::SeqCst)
     }
 
     /// Refuses connections for transactions; those that are open and the health stream stay.
@@ -195,8 +202,25 @@ async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
+/// A health stream that is counted as open for as long as its connection holds it.
+struct OpenStream(Arc<Inner>);
+
+impl OpenStream {
+    fn new(inner: &Arc<Inner>) -> Self {
+        inner.streams.fetch_add(1, Ordering::SeqCst);
+        inner.open_streams.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(inner))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open_streams.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 fn stream_of(inner: &Arc<Inner>) -> Answer {
-    inner.streams.fetch_add(1, Ordering::SeqCst);
+    let open = OpenStream::new(inner);
     let (lines, receiver) = mpsc::channel::<HealthLine>(16);
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
@@ -224,10 +248,10 @@ fn stream_of(inner: &Arc<Inner>) -> Answer {
             }
         }
     });
-    let frames = futures::stream::unfold(receiver, |mut receiver| async move {
+    let frames = futures::stream::unfold((receiver, open), |(mut receiver, open)| async move {
         let line = receiver.recv().await?;
         let text = line.to_line().expect("lines are JSON");
-        Some((Ok(Frame::data(Bytes::from(text))), receiver))
+        Some((Ok(Frame::data(Bytes::from(text))), (receiver, open)))
     });
     Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(frames)))))
 }
