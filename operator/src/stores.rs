@@ -157,6 +157,31 @@ impl Stores {
         (Arc::new(stores), stream.boxed())
     }
 
+    /// Without anything in them, for tests.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        fn nothing<K>() -> Store<K>
+        where
+            K: Resource<DynamicType = ()> + Clone + 'static,
+        {
+            reflector::store::Writer::new(()).as_reader()
+        }
+        Self {
+            cells: nothing(),
+            templates: nothing(),
+            routers: nothing(),
+            policies: nothing(),
+            shifts: nothing(),
+            revisions: nothing(),
+            router_pods: nothing(),
+            api_server: nothing(),
+            orchestrators: nothing(),
+            objects: Vec::new(),
+            filled: Vec::new(),
+            _tasks: JoinSet::new(),
+        }
+    }
+
     /// Waits until every store has its first whole list. That of Cells fills as their controller runs.
     ///
     /// Not by the stores' own means: of several that wait for one store, kube wakes only the last.
