@@ -3,15 +3,20 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bulkhead_crds::{Cell, CellSpec, names};
 use bulkhead_process::clock::Monotonic;
 use clap::Parser;
 use http::{Method, Request, Response};
 use kube::Client;
+use kube::api::DynamicObject;
 use kube::client::Body;
+use kube::core::ApiResource;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::cell::desired::Key;
+use crate::cell::observe::NamespaceSeen;
 use crate::cell::{Context, Others};
 use crate::config::Args;
 use crate::kinds::Kinds;
@@ -50,8 +55,9 @@ impl Requests {
 
 /// The API server's no.
 pub(crate) fn failure(code: u16, message: &str) -> Answer {
+    let reason = if code == 404 { "NotFound" } else { "Test" };
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                        "message": message, "reason": "Test"});
+                        "message": message, "reason": reason});
     (code, status)
 }
 
@@ -94,4 +100,32 @@ pub(crate) fn context(client: Client) -> Context {
     let failures = IntCounterVec::new(Opts::new("failures", "of this test"), &["reason"]).expect("is legal");
     let config = Args::parse_from(["bulkhead-operator"]).config;
     Context::new(client, config, Kinds::new(&[]), writer, others, failures)
+}
+
+/// Cell `a` of template `t`, seen by the operator before.
+pub(crate) fn cell() -> Cell {
+    let mut cell = Cell::new("a", CellSpec { template: Some("t".to_owned()), ..CellSpec::default() });
+    cell.metadata.uid = Some("cell-uid".to_owned());
+    cell.metadata.resource_version = Some("1".to_owned());
+    cell.metadata.finalizers = Some(vec![names::FINALIZER_DRAIN.to_owned()]);
+    cell
+}
+
+/// The namespace that was made for that Cell.
+pub(crate) fn namespace(cell: &Cell) -> NamespaceSeen {
+    let uid = cell.metadata.uid.clone().unwrap_or_default();
+    NamespaceSeen {
+        uid: "namespace-uid".to_owned(),
+        resource_version: "1".to_owned(),
+        annotations: [(names::ANNOTATION_CELL_UID.to_owned(), uid)].into(),
+        ..NamespaceSeen::default()
+    }
+}
+
+/// An object that the operator made for cell `a`, with nothing in it.
+pub(crate) fn object(resource: &ApiResource, name: &str) -> (Key, Arc<DynamicObject>) {
+    let mut object = DynamicObject::new(name, resource);
+    let labels = [(names::LABEL_CELL, "a"), (names::LABEL_MANAGED_BY, names::MANAGER)];
+    object.metadata.labels = Some(labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into());
+    (Key { kind: resource.kind.clone(), name: name.to_owned() }, Arc::new(object))
 }

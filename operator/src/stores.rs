@@ -10,10 +10,10 @@ use std::time::Duration;
 use bulkhead_crds::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, names};
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope};
+use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope, PartialObjectMeta};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -40,6 +40,8 @@ pub(crate) struct Stores {
     pub revisions: Store<ControllerRevision>,
     pub router_pods: Store<Pod>,
     pub api_server: Store<EndpointSlice>,
+    /// Only their metadata: a node writes its status all the time.
+    pub nodes: Store<PartialObjectMeta<Node>>,
     /// Addresses of the cells' orchestrators.
     pub orchestrators: Store<EndpointSlice>,
     /// What the operator made in cells' namespaces, by kind.
@@ -132,6 +134,7 @@ impl Stores {
                 Tell::Nobody,
                 move |_: &EndpointSlice| every.state().iter().map(|cell| cell.name_any()).collect(),
             ),
+            nodes: follow.all(all(), Tell::Nobody, |_: &PartialObjectMeta<Node>| Vec::new()),
             orchestrators: follow.all(
                 all().labels(&format!("kubernetes.io/service-name={}", names::CELL_RUNTIME)),
                 Tell::Nobody,
@@ -175,6 +178,7 @@ impl Stores {
             revisions: nothing(),
             router_pods: nothing(),
             api_server: nothing(),
+            nodes: nothing(),
             orchestrators: nothing(),
             objects: Vec::new(),
             filled: Vec::new(),

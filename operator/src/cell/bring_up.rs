@@ -41,6 +41,13 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     if report.external {
         return Ok(report);
     }
+    let spread = validate::one_region(cell, &observed.nodes).err();
+    if spread.is_some() && observed.objects.is_empty() {
+        report.problem = spread;
+        return Ok(report);
+    }
+    // What runs already is left as it is, and told.
+    report.held = spread;
     let current = turn::current(cell, observed);
     if observed.namespace.is_none()
         && let Err(problem) = buildable(context, cell, observed, current)
@@ -325,4 +332,79 @@ async fn after(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bulkhead_crds::{CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus};
+    use k8s_openapi::api::core::v1::Node;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
+
+    use super::*;
+    use crate::fixture;
+    use crate::revision::Recipe;
+
+    fn node(region: &str) -> Arc<PartialObjectMeta<Node>> {
+        let labels = [("topology.kubernetes.io/region".to_owned(), region.to_owned())].into();
+        Arc::new(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }.into_response_partial())
+    }
+
+    /// A Cell whose template is accepted and whose namespace exists with something in it.
+    fn running() -> (Cell, Observed) {
+        let revision = Revision::new("t", Recipe::default(), 1);
+        let mut cell = fixture::cell();
+        cell.status =
+            Some(CellStatus { current_revision: Some(revision.name.clone()), ..CellStatus::default() });
+        let mut template = CellTemplate::new("t", CellTemplateSpec::default());
+        template.status = Some(CellTemplateStatus {
+            latest_revision: Some(revision.name.clone()),
+            ..CellTemplateStatus::default()
+        });
+        let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
+        let observed = Observed {
+            namespace: Some(fixture::namespace(&cell)),
+            objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
+            template: Some(template),
+            revisions: vec![revision],
+            siblings: vec![cell.clone()],
+            ..Observed::default()
+        };
+        (cell, observed)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_made_for_a_cell_that_could_span_regions() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let (mut cell, observed) = running();
+        cell.status = None;
+        let observed = Observed {
+            namespace: None,
+            objects: [].into(),
+            nodes: vec![node("eu-1"), node("us-1")],
+            ..observed
+        };
+        let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        assert_eq!(report.problem.map(|problem| problem.reason), Some("RegionRequired"));
+        assert_eq!(requests.writes(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_runs_already_is_kept_as_it_is_and_told_that_it_may_span_regions() {
+        let run = async |nodes| {
+            let (client, requests) = fixture::api_server(|_| None);
+            let (cell, observed) = running();
+            let observed = Observed { nodes, ..observed };
+            let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+            assert_eq!(report.problem, None);
+            (report.held.map(|problem| problem.reason), requests.writes())
+        };
+        let (held, as_ever) = run(vec![node("eu-1")]).await;
+        assert_eq!(held, None);
+        let (held, writes) = run(vec![node("eu-1"), node("us-1")]).await;
+        assert_eq!(held, Some("RegionRequired"));
+        assert_eq!(writes, as_ever);
+    }
 }
