@@ -33,7 +33,7 @@ pub(crate) type Answer = (u16, Value);
 pub(crate) struct Requests(Arc<Mutex<Vec<(String, Value)>>>);
 
 impl Requests {
-    fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(line, _)| line.clone()).collect()
     }
 
@@ -50,6 +50,13 @@ impl Requests {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().rev().find(|(sent, _)| sent == line);
         found.map(|(_, body)| body.clone()).expect("it was sent")
+    }
+
+    /// The reasons of the Events, in order.
+    pub(crate) fn events(&self) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = all.iter().filter(|(line, _)| line.ends_with("/events"));
+        events.map(|(_, event)| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
     }
 }
 

@@ -407,4 +407,29 @@ mod tests {
         assert_eq!(held, Some("RegionRequired"));
         assert_eq!(writes, as_ever);
     }
+
+    #[tokio::test]
+    async fn nothing_is_made_in_a_namespace_that_is_being_deleted() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let (cell, observed) = running();
+        let terminating = NamespaceSeen { terminating: true, ..fixture::namespace(&cell) };
+        let observed = Observed { namespace: Some(terminating), ..observed };
+        let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        assert_eq!(report.problem.map(|problem| problem.reason), Some("NamespaceTerminating"));
+        assert_eq!(requests.writes(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn no_cell_takes_the_namespace_of_the_operator_or_of_the_routers_whatever_marks_it_has() {
+        for (operator, routers) in [("cell-a", None), ("bulkhead-system", Some("cell-a"))] {
+            let (client, requests) = fixture::api_server(|_| None);
+            let mut context = fixture::context(client);
+            context.config.namespace = operator.to_owned();
+            context.config.router_namespace = routers.map(ToOwned::to_owned);
+            let (cell, observed) = running();
+            let report = bring_up(&context, &cell, &observed).await.expect("is over");
+            assert_eq!(report.problem.map(|problem| problem.reason), Some("NamespaceReserved"));
+            assert_eq!(requests.writes(), [""; 0]);
+        }
+    }
 }

@@ -191,7 +191,19 @@ async fn finish(context: &Context, cell: &Cell, observed: &Observed) -> Result<A
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
+    use crate::cell::observe::NamespaceSeen;
+    use crate::fixture;
+
+    /// Deleted at that time, with all that is in it.
+    fn deleted(at: &str) -> Cell {
+        let mut cell = fixture::cell();
+        cell.spec.deletion_policy = DeletionPolicy::Delete;
+        cell.metadata.deletion_timestamp = Some(Time(at.parse().expect("a time")));
+        cell
+    }
 
     fn serving() -> View {
         View { owned: true, objects: 9, pods: 4, ..View::default() }
@@ -238,5 +250,20 @@ mod tests {
         check(&external, Step::MakeShift);
         check(&View { shifted: true, ..external.clone() }, Step::AwaitDrain);
         check(&View { shifted: true, drained: true, ..external }, Step::Finish);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_into_a_namespace_that_is_being_deleted_already() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let cell = deleted("2020-01-01T00:00:00Z");
+        let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
+        let observed = Observed {
+            namespace: Some(NamespaceSeen { terminating: true, ..fixture::namespace(&cell) }),
+            objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
+            pods: Some(2),
+            ..Observed::default()
+        };
+        advance(&fixture::context(client), &cell, &observed).await.expect("waits");
+        assert_eq!(requests.writes(), ["PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status"]);
     }
 }

@@ -126,3 +126,30 @@ pub(crate) async fn write_leaving(
     };
     write(context, cell, &report).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::cell::validate::Problem;
+    use crate::fixture;
+
+    #[tokio::test]
+    async fn an_event_tells_of_a_status_only_once_that_is_written() {
+        let away = AtomicBool::new(true);
+        let (client, requests) = fixture::api_server(move |line| {
+            let fails = line.ends_with("/status") && away.swap(false, Ordering::SeqCst);
+            fails.then(|| fixture::failure(500, "no leader"))
+        });
+        let context = fixture::context(client);
+        let stuck = Report { problem: Some(Problem::new("NamespaceNotOwned", "text")), ..Report::default() };
+
+        assert!(write(&context, &fixture::cell(), &stuck).await.is_err());
+        assert_eq!(requests.events(), [""; 0]);
+        write(&context, &fixture::cell(), &stuck).await.expect("is written");
+        assert_eq!(requests.events(), ["NamespaceNotOwned"]);
+        let last = requests.all().pop().expect("something was sent");
+        assert!(last.ends_with("/events"), "{last}");
+    }
+}
