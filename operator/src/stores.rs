@@ -291,13 +291,21 @@ where
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
         .inspect(move |event| {
-            if matches!(event, Ok(watcher::Event::InitDone)) {
+            if matches!(event, Ok(watcher::Event::InitDone)) || is_of_unknown_kind(event) {
                 fill.send_replace(true);
             }
         })
         .touched_objects()
         .boxed();
     (reader, stream, filled)
+}
+
+/// Of a kind whose definition somebody removed there are no objects, so nobody waits for them.
+fn is_of_unknown_kind<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
+    match event {
+        Err(watcher::Error::InitialListFailed(error)) => crate::writer::code(error) == Some(404),
+        _ => false,
+    }
 }
 
 /// Starts stores that tasks of their own keep filled.
@@ -373,5 +381,23 @@ impl Follow<'_> {
             }
         });
         reader
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[tokio::test]
+    async fn a_store_of_a_kind_that_the_cluster_does_not_know_is_full_and_one_that_fails_is_not() {
+        for (code, full) in [(404, true), (403, false), (500, false)] {
+            let (client, _) = fixture::api_server(move |_| Some(fixture::failure(code, "no")));
+            let (store, mut stream, filled) =
+                reflect(Api::<Guard<TrafficShift>>::all(client), watcher::Config::default(), ());
+            assert!(stream.next().await.expect("it never ends").is_err());
+            assert_eq!(*filled.borrow(), full, "{code}");
+            assert!(store.state().is_empty());
+        }
     }
 }
