@@ -60,7 +60,7 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     if !namespace(context, cell, observed, &mut report).await? {
         return Ok(report);
     }
-    let target = match turn::target(observed) {
+    let target = match turn::target(cell, observed) {
         Ok(target) => Some(target),
         Err(problem) if current.is_some() => {
             // What happens to a template is no matter of the cells that run with a revision of it.
@@ -103,7 +103,7 @@ fn buildable(
 ) -> Result<(), Problem> {
     let revision = match current {
         Some(current) => current,
-        None => turn::target(observed)?,
+        None => turn::target(cell, observed)?,
     };
     validate::validate(cell, revision, &context.kinds).map(|_| ())
 }
@@ -338,12 +338,15 @@ async fn after(
 mod tests {
     use std::sync::Arc;
 
+    use bulkhead_crds::condition::find;
     use bulkhead_crds::{CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus};
     use k8s_openapi::api::core::v1::Node;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
 
     use super::*;
+    use crate::cell::statements::compute;
+    use crate::conditions::{state, statement};
     use crate::fixture;
     use crate::revision::Recipe;
 
@@ -429,6 +432,31 @@ mod tests {
             let (cell, observed) = running();
             let report = bring_up(&context, &cell, &observed).await.expect("is over");
             assert_eq!(report.problem.map(|problem| problem.reason), Some("NamespaceReserved"));
+            assert_eq!(requests.writes(), [""; 0]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cell_without_a_template_to_be_made_from_gets_no_namespace_and_says_why() {
+        let refused = statement("Stalled", true, "InvalidTemplate", "spec.objects[0].kind: no");
+        for (stalled, reason, words) in [
+            (None, "TemplateNotFound", "there is no CellTemplate t;"),
+            (Some(refused), "InvalidTemplate", "spec.objects[0].kind: no"),
+        ] {
+            let (client, requests) = fixture::api_server(|_| None);
+            let mut template = CellTemplate::new("t", CellTemplateSpec::default());
+            let conditions = state(&[], stalled.clone().into_iter().collect(), None, "now");
+            template.status = Some(CellTemplateStatus { conditions, ..CellTemplateStatus::default() });
+            let template = stalled.map(|_| template);
+            let observed = Observed { template, ..Observed::default() };
+            let (context, cell) = (fixture::context(client), fixture::cell());
+            let report = bring_up(&context, &cell, &observed).await.expect("is over");
+            let status = compute(&cell, &report, Timestamp::UNIX_EPOCH);
+            for (r#type, holds) in [("Provisioned", false), ("Ready", false), ("Stalled", true)] {
+                let condition = find(&status.conditions, r#type).expect("is stated");
+                assert_eq!((condition.status, condition.reason.as_str()), (holds.into(), reason));
+                assert!(condition.message.contains(words), "{condition:?}");
+            }
             assert_eq!(requests.writes(), [""; 0]);
         }
     }

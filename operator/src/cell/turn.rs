@@ -16,12 +16,11 @@ use crate::rollout::Member;
 use crate::template::controller::REVISION_REFUSED;
 
 /// The newest accepted revision of the Cell's template.
-pub(super) fn target(observed: &Observed) -> Result<&Revision, Problem> {
+pub(super) fn target<'a>(cell: &Cell, observed: &'a Observed) -> Result<&'a Revision, Problem> {
     let Some(template) = &observed.template else {
-        return Err(Problem::new(
-            "TemplateNotFound",
-            "the CellTemplate that spec.template names does not exist",
-        ));
+        let name = cell.spec.template.as_deref().unwrap_or_default();
+        let text = format!("there is no CellTemplate {name}; make it, or name another in spec.template");
+        return Err(Problem::new("TemplateNotFound", text));
     };
     let latest = template.status.as_ref().and_then(|status| status.latest_revision.as_deref());
     let found = observed.revisions.iter().find(|revision| Some(revision.name.as_str()) == latest);
@@ -33,7 +32,11 @@ pub(super) fn target(observed: &Observed) -> Result<&Revision, Problem> {
         Some(stalled) if stalled.status == ConditionStatus::True => {
             let reason =
                 if stalled.reason == REVISION_REFUSED { REVISION_REFUSED } else { "InvalidTemplate" };
-            let text = format!("CellTemplate {} is not accepted: {}", template.name_any(), stalled.message);
+            let text = format!(
+                "CellTemplate {} is not accepted, so nothing new is made from it: {}",
+                template.name_any(),
+                stalled.message
+            );
             Err(Problem::new(reason, text))
         }
         _ => Err(Problem::new(
@@ -109,6 +112,7 @@ mod tests {
 
     use super::*;
     use crate::conditions::{state, statement};
+    use crate::fixture;
 
     #[test]
     fn a_cell_of_a_template_that_is_not_accepted_says_why_it_is_not() {
@@ -118,10 +122,13 @@ mod tests {
             let conditions = state(&[], statements.into_iter().collect(), None, "now");
             template.status = Some(CellTemplateStatus { conditions, ..CellTemplateStatus::default() });
             let observed = Observed { template: Some(template), ..Observed::default() };
-            let problem = target(&observed).expect_err("there is no revision");
+            let problem = target(&fixture::cell(), &observed).expect_err("there is no revision");
             assert_eq!(problem.reason, expected, "{problem}");
             assert_eq!(problem.message.ends_with(": the words"), stalled.is_some(), "{problem}");
         };
+        let missing = target(&fixture::cell(), &Observed::default()).expect_err("there is no template");
+        assert_eq!(missing.reason, "TemplateNotFound");
+        assert!(missing.message.starts_with("there is no CellTemplate t;"), "{missing}");
         check(Some("RevisionRefused"), "RevisionRefused");
         check(Some("InvalidTemplate"), "InvalidTemplate");
         check(None, "TemplateNotChecked");
