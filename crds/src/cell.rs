@@ -59,7 +59,7 @@ pub struct CellSpec {
     #[serde(default = "full_weight")]
     #[schemars(range(min = 0, max = 100))]
     pub weight: u32,
-    /// `Active` serves; `Drained` takes no new transaction and finishes what it has; `Disabled` also gives back what is in flight.
+    /// `Active` serves; `Drained` takes no new transaction and finishes what it has; `Disabled` is as `Drained` for now, and will also give back what is in flight.
     #[serde(default)]
     pub state: CellState,
     /// Name of the CellTemplate that says what the cell is made of.
