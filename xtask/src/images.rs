@@ -53,7 +53,9 @@ pub struct Built {
 pub fn build(profile: &str, tag: &str, only: &[String]) -> Result<Vec<Built>> {
     let wanted = chosen(only)?;
     let repository = repository()?;
-    let folder = repository.join("target/images");
+    // Beside everything else that is built, wherever that is.
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    let folder = repository.join(target).join("images");
     let out = folder.join("out");
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     ensure_target()?;
