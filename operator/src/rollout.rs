@@ -83,9 +83,9 @@ fn begin(members: &[Member], mine: &Member, target: &str) -> Step {
 }
 
 /// Whether another may be taken out beside this one. One that is out and outdated does not stand in the way, since it
-/// goes first itself.
+/// goes first itself; unless it cannot be updated.
 fn stands(member: &Member, target: &str) -> bool {
-    let goes_first = member.at.as_deref() != Some(target) && !member.ready;
+    let goes_first = member.at.as_deref() != Some(target) && !member.ready && !member.excluded;
     !member.takes_traffic || goes_first || (member.ready && member.full)
 }
 
@@ -206,6 +206,14 @@ mod tests {
         let wanted_again = Member { takes_traffic: true, ..shifted.clone() };
         check(&[wanted_again], &[("a", Step::AwaitDrain)]);
         check(&[Member { drained: true, ..shifted }], &[("a", Step::Update)]);
+    }
+
+    #[test]
+    fn nobody_goes_out_beside_a_cell_that_is_out_and_cannot_be_updated() {
+        let stuck = Member { ready: false, full: false, excluded: true, ..cell("b", "r1") };
+        check(&[cell("a", "r1"), stuck.clone()], &[("a", wait("cell b is not Ready")), ("b", Step::Keep)]);
+        let unwanted = Member { takes_traffic: false, ..stuck };
+        check(&[cell("a", "r1"), unwanted], &[("a", Step::TakeOut)]);
     }
 
     #[test]
