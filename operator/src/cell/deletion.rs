@@ -27,7 +27,8 @@ struct View {
     drained: bool,
     /// Objects of ours that hold no data.
     objects: usize,
-    pods: usize,
+    /// Names of the cell's own pods that have not ended.
+    pods: Vec<String>,
     /// Runs elsewhere, so that there is nothing here to remove.
     external: bool,
 }
@@ -46,7 +47,7 @@ enum Step {
 
 fn next(view: &View) -> Step {
     // A cell without pods has nothing under way, whatever the routers say or fail to say.
-    let serves = view.external || (view.owned && view.pods > 0 && !view.terminating);
+    let serves = view.external || (view.owned && !view.pods.is_empty() && !view.terminating);
     if serves && !view.drained {
         return if view.shifted { Step::AwaitDrain } else { Step::MakeShift };
     }
@@ -59,7 +60,8 @@ fn next(view: &View) -> Step {
     if view.objects > 0 {
         return Step::RemoveWorkload;
     }
-    if view.pods > 0 {
+    // Whatever the policy: they end by themselves now, and the walls must outlast them.
+    if !view.pods.is_empty() {
         return Step::AwaitPods;
     }
     match view.policy {
@@ -98,7 +100,7 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
         shifted: made.is_some(),
         drained: made.is_some() && shift::is_drained(&traffic, made, observed.drain_timeout_ms, clock::now()),
         objects: left.len(),
-        pods: observed.pods.unwrap_or(0),
+        pods: observed.pods.clone(),
         external: !cell.spec.endpoints.is_empty(),
     };
     let step = next(&view);
@@ -165,9 +167,19 @@ fn explain(step: Step, view: &View, traffic: &crate::routing_status::snapshot::C
             };
             format!("deletion waits for {holding}: {} under way", traffic.in_flight)
         }
-        Step::RemoveWorkload | Step::AwaitPods => format!("deletion waits for {} pods to end", view.pods),
+        Step::RemoveWorkload => "deletion waits for the workload to be removed".to_owned(),
+        Step::AwaitPods => format!("deletion waits for pods to end: {}", few(&view.pods)),
         Step::MarkRetained | Step::Finish => "deletion is at its end".to_owned(),
         Step::DeleteNamespace | Step::AwaitNamespace => "deletion waits for the namespace to end".to_owned(),
+    }
+}
+
+/// The first names, and how many more there are.
+fn few(names: &[String]) -> String {
+    const NAMED: usize = 5;
+    match names.len().checked_sub(NAMED) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..NAMED].join(", ")),
     }
 }
 
@@ -194,7 +206,7 @@ mod tests {
     use super::*;
 
     fn serving() -> View {
-        View { owned: true, objects: 9, pods: 4, ..View::default() }
+        View { owned: true, objects: 9, pods: vec!["web-1".to_owned()], ..View::default() }
     }
 
     #[track_caller]
@@ -212,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_namespace_is_kept_or_removed_as_the_policy_says() {
-        let empty = View { shifted: true, drained: true, objects: 0, pods: 0, ..serving() };
+        let empty = View { shifted: true, drained: true, objects: 0, pods: vec![], ..serving() };
         check(&empty, Step::MarkRetained);
         check(&View { retained: true, ..empty.clone() }, Step::Finish);
         let delete = View { policy: DeletionPolicy::Delete, ..empty };
@@ -223,8 +235,18 @@ mod tests {
 
     #[test]
     fn a_cell_whose_pods_are_gone_is_not_waited_for() {
-        check(&View { pods: 0, ..serving() }, Step::RemoveWorkload);
+        check(&View { pods: vec![], ..serving() }, Step::RemoveWorkload);
         check(&View { terminating: true, ..serving() }, Step::AwaitNamespace);
+    }
+
+    #[test]
+    fn the_pods_that_are_waited_for_are_named() {
+        let pods = (1..=7).map(|number| format!("web-{number}")).collect();
+        let waiting = View { shifted: true, drained: true, objects: 0, pods, ..serving() };
+        let text = explain(next(&waiting), &waiting, &Default::default());
+        assert_eq!(text, "deletion waits for pods to end: web-1, web-2, web-3, web-4, web-5 and 2 more");
+        let last = View { pods: vec!["web-7".to_owned()], ..waiting };
+        assert_eq!(explain(next(&last), &last, &Default::default()), "deletion waits for pods to end: web-7");
     }
 
     #[test]
