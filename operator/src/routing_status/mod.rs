@@ -8,15 +8,15 @@ mod routers;
 mod shifts;
 pub(crate) mod snapshot;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
 use bulkhead_routing::table::{Inputs, ParentVerdict, ShiftVerdict, build, unknown_routers};
-use kube::ResourceExt;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, ObjectMeta};
+use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -34,6 +34,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Everything that the statuses are made from, at one moment.
 struct World {
     cells: Vec<Cell>,
+    /// Name and UID of every Cell, those that cannot be read among them.
+    existing: HashSet<(String, String)>,
     routers: Vec<Router>,
     policies: Vec<RoutingPolicy>,
     shifts: Vec<TrafficShift>,
@@ -57,6 +59,7 @@ pub(crate) async fn run(
         changed.borrow_and_update();
         let world = World {
             cells: readable(&context.stores.cells),
+            existing: context.stores.cells.state().iter().map(|cell| identity(cell.meta())).collect(),
             routers: readable(&context.stores.routers),
             policies: readable(&context.stores.policies),
             shifts: readable(&context.stores.shifts),
@@ -70,6 +73,10 @@ pub(crate) async fn run(
             () = tokio::time::sleep(if failed { RETRY } else { RESYNC }) => {}
         }
     }
+}
+
+fn identity(meta: &ObjectMeta) -> (String, String) {
+    (meta.name.clone().unwrap_or_default(), meta.uid.clone().unwrap_or_default())
 }
 
 /// One look at everything: whether anything is still waited for, and whether anything failed.
