@@ -314,7 +314,7 @@ async fn after(
         Step::TakeOut => {
             let _alone = context.beginning.lock().await;
             if shift::another_is_out(context, &observed.siblings, cell.name()).await? {
-                report.step = Some(Step::Wait("another cell of the template is being updated".to_owned()));
+                report.step = Some(Step::Wait("another cell is being updated".to_owned()));
                 return Ok(());
             }
             let reason = format!("update of cell {} to revision {target}", cell.name());

@@ -4,6 +4,7 @@
 use bulkhead_crds::shift::ShiftOwner;
 use bulkhead_crds::{Cell, CellState, TrafficShift, names};
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DeserializeGuard};
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ pub(crate) async fn remove(context: &Context, shift: &TrafficShift) -> Result<()
 }
 
 /// Whether another cell of the template is out for an update, asked of the API server itself: two reconciles that
-/// decided on older answers must not both begin.
+/// decided on older answers must not both begin. A Cell that cannot be read may be of any template.
 ///
 /// # Errors
 /// What the API server said.
@@ -87,10 +88,14 @@ pub(crate) async fn another_is_out(context: &Context, siblings: &[Cell], me: &st
     let api = Api::<DeserializeGuard<TrafficShift>>::all(context.client.clone());
     let params = ListParams::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
     let shifts = api.list(&params).await?;
+    let unreadable = context.stores.cells.state().into_iter().filter(|cell| cell.0.is_err());
+    let unreadable = unreadable.map(|cell| cell.name_any());
     let updates: Vec<String> = siblings
         .iter()
-        .filter(|cell| cell.name() != me)
-        .map(|cell| Purpose::Update.name(cell.name()))
+        .map(|cell| cell.name().to_owned())
+        .chain(unreadable)
+        .filter(|name| name != me)
+        .map(|name| Purpose::Update.name(&name))
         .collect();
     Ok(shifts
         .items

@@ -7,6 +7,7 @@ pub(crate) mod poll;
 mod routers;
 mod shifts;
 pub(crate) mod snapshot;
+mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -55,6 +56,7 @@ pub(crate) async fn run(
     let mut snapshots = context.snapshot.clone();
     let mut written = Written::new();
     let mut judged = Judged::default();
+    let mut said = unreadable::Said::new();
     loop {
         changed.borrow_and_update();
         let world = World {
@@ -66,6 +68,8 @@ pub(crate) async fn run(
             snapshot: snapshots.borrow_and_update().clone(),
         };
         let (open, failed) = pass(&context, &world, &mut judged, &mut written).await;
+        // Boxed, because it is rarely needed and makes every future around it larger.
+        let failed = Box::pin(unreadable::say(&context, &mut said)).await || failed;
         pending.send_if_modified(|last| std::mem::replace(last, open) != open);
         tokio::select! {
             _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
