@@ -106,11 +106,17 @@ pub(crate) async fn another_is_out(context: &Context, siblings: &[Cell], me: &st
 
 /// The weight that spec and other people's shifts leave a cell, now. Our own are left out.
 pub(crate) fn weight_without_ours(cell: &Cell, shifts: &[TrafficShift], now: Timestamp) -> u32 {
+    lowest(cell, shifts.iter().filter(|shift| shift.spec.owner == ShiftOwner::User), now)
+}
+
+/// The weight that spec and all shifts leave a cell, now.
+pub(crate) fn weight(cell: &Cell, shifts: &[TrafficShift], now: Timestamp) -> u32 {
+    lowest(cell, shifts.iter(), now)
+}
+
+fn lowest<'a>(cell: &Cell, shifts: impl Iterator<Item = &'a TrafficShift>, now: Timestamp) -> u32 {
     shifts
-        .iter()
-        .filter(|shift| {
-            shift.spec.cell.as_deref() == Some(cell.name()) && shift.spec.owner == ShiftOwner::User
-        })
+        .filter(|shift| shift.spec.cell.as_deref() == Some(cell.name()))
         .filter(|shift| {
             let end = shift.spec.expires_at.as_deref().and_then(|end| end.parse::<Timestamp>().ok());
             end.is_none_or(|end| end > now)

@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
 use bulkhead_routing::table::{Inputs, ParentVerdict, ShiftVerdict, build, unknown_routers};
+use jiff::Timestamp;
 use kube::core::{ApiResource, ObjectMeta};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::cell::Context;
+use crate::cell::{Context, shift};
 use crate::stores::readable;
 use crate::writer::Error;
 use crate::{clock, kinds};
@@ -85,10 +86,11 @@ fn identity(meta: &ObjectMeta) -> (String, String) {
 
 /// One look at everything: whether anything is still waited for, and whether anything failed.
 async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &mut Written) -> (bool, bool) {
-    let now = clock::rfc3339(clock::now());
+    let at = clock::now();
+    let now = clock::rfc3339(at);
     judged.renew(world);
     let (verdicts, shift_verdicts) = &judged.verdicts;
-    let mut open = world.cells.iter().any(|cell| is_draining(cell, world));
+    let mut open = world.cells.iter().any(|cell| is_moving(cell, world, at));
     let mut failed = false;
     let mut statuses: Vec<(ApiResource, Target<'_>, Value, bool)> = Vec::new();
     for policy in &world.policies {
@@ -112,7 +114,7 @@ async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &m
     }
     for shift in &world.shifts {
         let verdict = shift_verdicts.get(&shift.name_any());
-        let status = shifts::status(shift, verdict, &world.snapshot, clock::now());
+        let status = shifts::status(shift, verdict, &world.snapshot, at);
         let same = shift.status.as_ref() == Some(&status);
         open |= waits(&status.conditions.iter().collect::<Vec<_>>());
         statuses.push((
@@ -211,11 +213,11 @@ fn waits(conditions: &[&bulkhead_crds::Condition]) -> bool {
 }
 
 /// A cell that leaves traffic, or comes back to it, is watched closely.
-fn is_draining(cell: &Cell, world: &World) -> bool {
+fn is_moving(cell: &Cell, world: &World, now: Timestamp) -> bool {
     let traffic = world.snapshot.cell(cell.name(), None);
-    let held = world.shifts.iter().any(|shift| shift.spec.cell.as_deref() == Some(cell.name()));
-    let leaves = cell.spec_weight() == 0 || held || cell.metadata.deletion_timestamp.is_some();
-    if leaves { !traffic.is_drained() } else { traffic.sending > 0 && !traffic.has_full(cell.spec_weight()) }
+    let weight = shift::weight(cell, &world.shifts, now);
+    let leaves = weight == 0 || cell.metadata.deletion_timestamp.is_some();
+    if leaves { !traffic.is_drained() } else { traffic.sending > 0 && !traffic.has_full(weight) }
 }
 
 fn resource(kind: &str, plural: &str) -> ApiResource {
@@ -266,5 +268,57 @@ async fn write(
             written.insert(target.uid.to_owned(), (version, value));
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::CellSpec;
+    use bulkhead_protocol::Serving;
+    use bulkhead_protocol::serving::CellServing;
+
+    use super::snapshot::{RouterPod, Snapshot};
+    use super::*;
+
+    /// Whether cell `a` is watched closely while a router sends it `effective` percent, under that shift.
+    #[track_caller]
+    fn check(effective: u32, shift: Option<(&str, Value)>, expected: bool) {
+        let mut serving = Serving::default();
+        let seen = CellServing { r#in: true, effective_weight: effective, ..CellServing::default() };
+        serving.cells.insert("a".to_owned(), seen);
+        let pod = RouterPod {
+            pod: "r-0".to_owned(),
+            router: "r".to_owned(),
+            serving: Some(Arc::new(serving)),
+            silent: false,
+            gone: false,
+        };
+        let shift = shift.map(|(end, mut spec)| {
+            (spec["cell"], spec["reason"], spec["expiresAt"]) = (json!("a"), json!("test"), json!(end));
+            TrafficShift::new("s", serde_json::from_value(spec).expect("is one"))
+        });
+        let world = World {
+            cells: vec![],
+            existing: HashSet::new(),
+            routers: vec![],
+            policies: vec![],
+            shifts: shift.into_iter().collect(),
+            snapshot: Arc::new(Snapshot { asked: true, routers: vec![pod] }),
+        };
+        let cell = Cell::new("a", CellSpec { weight: 100, ..CellSpec::default() });
+        let now = "2030-01-01T00:00:00Z".parse().expect("a time");
+        assert_eq!(is_moving(&cell, &world, now), expected, "{effective} % under {:?}", world.shifts);
+    }
+
+    #[test]
+    fn routers_are_asked_often_only_while_a_cell_is_not_where_it_goes() {
+        let (later, earlier) = ("2030-01-01T00:00:01Z", "2029-12-31T23:59:59Z");
+        check(100, None, false);
+        check(25, None, true);
+        check(100, Some((later, json!({"weight": 0}))), true);
+        check(100, Some((later, json!({"state": "Drained"}))), true);
+        check(0, Some((later, json!({"weight": 0}))), false);
+        check(50, Some((later, json!({"weight": 50}))), false);
+        check(100, Some((earlier, json!({"weight": 0}))), false);
     }
 }
