@@ -1,0 +1,40 @@
+//! What the chart makes of its values, without installing it.
+
+use anyhow::Result;
+use bulkhead_tests::World;
+use bulkhead_tests::world::SYSTEM;
+use serde_json::Value;
+
+/// The objects of the chart under these values.
+fn render(world: &World, values: &[&str]) -> Result<Vec<Value>> {
+    let mut args = vec!["template", "bulkhead", "charts/bulkhead", "-n", SYSTEM, "--kube-version", "1.34.0"];
+    args.extend(values.iter().flat_map(|value| ["--set", value]));
+    let text = world.helm(&args)?;
+    text.split("\n---\n").map(|document| Ok(serde_yaml::from_str(document)?)).collect()
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("the chart has no {kind} {name}"))
+}
+
+#[test]
+fn routers_get_the_time_that_their_drain_takes() {
+    let (world, _turn) = World::enter();
+    let check = |values: &[&str], expected: u64| {
+        let objects = render(world, values).expect("renders");
+        let routers = find(&objects, "StatefulSet", "bulkhead-router");
+        assert_eq!(
+            routers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"], expected,
+            "{values:?}"
+        );
+    };
+    // The delay, the drain, ten seconds for what does not end by itself, and five to spare.
+    check(&["router.drainDelay=5s", "router.drainTimeout=30s"], 5 + 30 + 10 + 5);
+    check(&["router.drainDelay=500ms", "router.drainTimeout=1h2m3s"], 1 + 3600 + 2 * 60 + 3 + 10 + 5);
+    check(&["router.drainTimeout=30s", "router.terminationGracePeriodSeconds=300"], 300);
+
+    let short = ["router.drainTimeout=2m", "router.terminationGracePeriodSeconds=45"];
+    let refusal = format!("{:#}", render(world, &short).expect_err("too short"));
+    assert!(refusal.contains("terminationGracePeriodSeconds is 45"), "{refusal}");
+}
