@@ -38,3 +38,17 @@ fn routers_get_the_time_that_their_drain_takes() {
     let refusal = format!("{:#}", render(world, &short).expect_err("too short"));
     assert!(refusal.contains("terminationGracePeriodSeconds is 45"), "{refusal}");
 }
+
+#[test]
+fn routers_reach_cells_outside_the_cluster_only_where_values_say_so() {
+    let (world, _turn) = World::enter();
+    let egress = |values: &[&str]| {
+        let objects = render(world, values).expect("renders");
+        find(&objects, "NetworkPolicy", "bulkhead-router")["spec"]["egress"].clone()
+    };
+    let closed = egress(&["operator.allowEndpoints=true"]);
+    assert!(!closed.to_string().contains("ipBlock"), "{closed}");
+    let outside = r#"{"to":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]}"#;
+    let open = egress(&["networkPolicy.routerEgress[0].ipBlock.cidr=192.0.2.0/24"]);
+    assert!(open.to_string().contains(outside), "{open}");
+}
