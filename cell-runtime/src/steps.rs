@@ -29,21 +29,27 @@ pub(crate) async fn run(cell: &Arc<Cell>, request: Request<Body>) -> Result<Resp
     let begun = cell.clock.millis();
     let (mut parts, body) = request.into_parts();
     let deadline = fields::deadline(&parts.headers).ok().flatten();
-    let body = collect(cell.body_limit, body, |error| {
-        Refusal::new(Reason::Malformed, format!("The request's body broke off: {error}"))
-    });
-    let body = body.await?;
+    let body = collect(cell.body_limit, body).await.map_err(|broken| match broken {
+        Broken::TooLong => Refusal::new(
+            Reason::BodyTooLarge,
+            format!("The request's body is longer than the {} bytes that steps pass on.", cell.body_limit),
+        ),
+        Broken::Off(error) => {
+            Refusal::new(Reason::Malformed, format!("The request's body broke off: {error}"))
+        }
+    })?;
     fields::end_hop(&mut parts.headers);
     fields::end_body(&mut parts.headers);
     let content_type = parts.headers.remove(header::CONTENT_TYPE);
     let mut carried = Carried { headers: parts.headers, content_type, body };
     let mut answer = Response::new(Body::whole(Bytes::new()));
-    for step in &cell.config.steps {
+    for (done, step) in cell.config.steps.iter().enumerate() {
         if let Some(millis) = deadline {
             let left = millis.saturating_sub(cell.clock.millis().saturating_sub(begun));
             carried.headers.insert(DEADLINE, HeaderValue::from(left));
         }
-        let (head, body) = one(cell, step, &carried).await?.into_parts();
+        let outcome = one(cell, step, &carried).await;
+        let (head, body) = outcome.map_err(|refusal| after(done, refusal))?.into_parts();
         carried.content_type = head.headers.get(header::CONTENT_TYPE).cloned();
         carried.body = body.clone();
         let at_fault = !head.status.is_success();
@@ -55,6 +61,14 @@ pub(crate) async fn run(cell: &Arc<Cell>, request: Request<Body>) -> Result<Resp
     fields::end_hop(answer.headers_mut());
     fields::drop_ours(answer.headers_mut());
     Ok(answer)
+}
+
+/// A refusal after `done` steps: what they did cannot be taken back, so none may say that nothing happened.
+fn after(done: usize, refusal: Refusal) -> Refusal {
+    if done == 0 {
+        return refusal;
+    }
+    Refusal::new(Reason::ServiceFailed, format!("{} Steps done before: {done}.", refusal.detail))
 }
 
 /// One step, with its whole answer. A server error is the service's failure, not an answer.
@@ -96,22 +110,26 @@ async fn exchange(
             format!("Service {name} answered {status} to {path}."),
         ));
     }
-    let body = collect(cell.body_limit, body, |error| {
-        Refusal::new(
-            Reason::ServiceFailed,
-            format!("The answer of service {name} to {path} broke off: {error}"),
-        )
-    });
-    Ok(Response::from_parts(head, body.await?))
+    let body = collect(cell.body_limit, body).await.map_err(|broken| {
+        let what = match broken {
+            Broken::TooLong => format!("is longer than the {} bytes that steps pass on", cell.body_limit),
+            Broken::Off(error) => format!("broke off: {error}"),
+        };
+        Refusal::new(Reason::ServiceFailed, format!("The answer of service {name} to {path} {what}."))
+    })?;
+    Ok(Response::from_parts(head, body))
 }
 
-async fn collect(limit: usize, body: Body, broken: impl FnOnce(String) -> Refusal) -> Result<Bytes, Refusal> {
+/// Why a body did not become whole.
+enum Broken {
+    TooLong,
+    Off(String),
+}
+
+async fn collect(limit: usize, body: Body) -> Result<Bytes, Broken> {
     match Limited::new(body, limit).collect().await {
         Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
-            Reason::BodyTooLarge,
-            format!("A body is longer than the {limit} bytes that steps pass on."),
-        )),
-        Err(error) => Err(broken(error.to_string())),
+        Err(error) if error.is::<LengthLimitError>() => Err(Broken::TooLong),
+        Err(error) => Err(Broken::Off(error.to_string())),
     }
 }

@@ -59,7 +59,7 @@ pub struct CellSpec {
     #[serde(default = "full_weight")]
     #[schemars(range(min = 0, max = 100))]
     pub weight: u32,
-    /// `Active` serves; `Drained` takes no new transaction and finishes what it has; `Disabled` also gives back what is in flight.
+    /// `Active` serves; `Drained` takes no new transaction and finishes what it has; `Disabled` is as `Drained` for now, and will also give back what is in flight.
     #[serde(default)]
     pub state: CellState,
     /// Name of the CellTemplate that says what the cell is made of.
@@ -120,7 +120,7 @@ pub enum DeletionPolicy {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
-    /// Value of the node label `topology.kubernetes.io/region`. Cannot be changed.
+    /// Value of the node label `topology.kubernetes.io/region`. Cannot be changed, and is needed where the nodes that the cell could run on are in several regions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub region: Option<String>,

@@ -317,7 +317,7 @@ pub struct RoutingPolicyStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`: accepted, resolved and programmed by every parent.
+    /// `Ready`: accepted, resolved and programmed by every parent. `AllDrained`, only where it is so: a rule has no cell left that is not drained, and all that it matches is answered 503.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

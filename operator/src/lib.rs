@@ -7,6 +7,8 @@ mod clock;
 mod compare;
 mod conditions;
 mod config;
+#[cfg(test)]
+mod fixture;
 mod kinds;
 mod lease;
 mod orchestrators;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bulkhead_crds::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, names};
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope};
+use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope, PartialObjectMeta};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
@@ -40,6 +40,8 @@ pub(crate) struct Stores {
     pub revisions: Store<ControllerRevision>,
     pub router_pods: Store<Pod>,
     pub api_server: Store<EndpointSlice>,
+    /// Only their metadata: a node writes its status all the time.
+    pub nodes: Store<PartialObjectMeta<Node>>,
     /// Addresses of the cells' orchestrators.
     pub orchestrators: Store<EndpointSlice>,
     /// What the operator made in cells' namespaces, by kind.
@@ -132,6 +134,7 @@ impl Stores {
                 Tell::Nobody,
                 move |_: &EndpointSlice| every.state().iter().map(|cell| cell.name_any()).collect(),
             ),
+            nodes: follow.all(all(), Tell::Nobody, |_: &PartialObjectMeta<Node>| Vec::new()),
             orchestrators: follow.all(
                 all().labels(&format!("kubernetes.io/service-name={}", names::CELL_RUNTIME)),
                 Tell::Nobody,
@@ -155,6 +158,32 @@ impl Stores {
             }
         });
         (Arc::new(stores), stream.boxed())
+    }
+
+    /// Without anything in them, for tests.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        fn nothing<K>() -> Store<K>
+        where
+            K: Resource<DynamicType = ()> + Clone + 'static,
+        {
+            reflector::store::Writer::new(()).as_reader()
+        }
+        Self {
+            cells: nothing(),
+            templates: nothing(),
+            routers: nothing(),
+            policies: nothing(),
+            shifts: nothing(),
+            revisions: nothing(),
+            router_pods: nothing(),
+            api_server: nothing(),
+            nodes: nothing(),
+            orchestrators: nothing(),
+            objects: Vec::new(),
+            filled: Vec::new(),
+            _tasks: JoinSet::new(),
+        }
     }
 
     /// Waits until every store has its first whole list. That of Cells fills as their controller runs.
@@ -266,13 +295,21 @@ where
         .modify(|object| object.managed_fields_mut().clear())
         .reflect(writer)
         .inspect(move |event| {
-            if matches!(event, Ok(watcher::Event::InitDone)) {
+            if matches!(event, Ok(watcher::Event::InitDone)) || is_of_unknown_kind(event) {
                 fill.send_replace(true);
             }
         })
         .touched_objects()
         .boxed();
     (reader, stream, filled)
+}
+
+/// Of a kind whose definition somebody removed there are no objects, so nobody waits for them.
+fn is_of_unknown_kind<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
+    match event {
+        Err(watcher::Error::InitialListFailed(error)) => crate::writer::code(error) == Some(404),
+        _ => false,
+    }
 }
 
 /// Starts stores that tasks of their own keep filled.
@@ -348,5 +385,23 @@ impl Follow<'_> {
             }
         });
         reader
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[tokio::test]
+    async fn a_store_of_a_kind_that_the_cluster_does_not_know_is_full_and_one_that_fails_is_not() {
+        for (code, full) in [(404, true), (403, false), (500, false)] {
+            let (client, _) = fixture::api_server(move |_| Some(fixture::failure(code, "no")));
+            let (store, mut stream, filled) =
+                reflect(Api::<Guard<TrafficShift>>::all(client), watcher::Config::default(), ());
+            assert!(stream.next().await.expect("it never ends").is_err());
+            assert_eq!(*filled.borrow(), full, "{code}");
+            assert!(store.state().is_empty());
+        }
     }
 }

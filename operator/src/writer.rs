@@ -44,7 +44,16 @@ impl Error {
 
     /// Whether trying the same again can only end the same: the object itself is not acceptable.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self.code(), Some(400 | 403 | 413 | 422))
+        matches!(self.code(), Some(400 | 403 | 413 | 422)) || self.is_too_large()
+    }
+
+    /// Whether the object is larger than the API server takes, or than its store does.
+    pub(crate) fn is_too_large(&self) -> bool {
+        // The store's own limits come through as a 500 with its words.
+        const WORDS: [&str; 2] = ["request is too large", "trying to send message larger than max"];
+        let Self::Api { source, .. } = self else { return false };
+        let said = message(source);
+        self.code() == Some(413) || WORDS.iter().any(|words| said.contains(words))
     }
 }
 
@@ -310,7 +319,7 @@ mod tests {
     use kube::client::Body;
 
     use super::*;
-    use crate::kinds;
+    use crate::{fixture, kinds};
 
     /// A client that counts requests and answers each with that status.
     fn client(status: u16, requests: &Arc<AtomicUsize>) -> Client {
@@ -368,11 +377,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_told_from_what_may_go_away() {
-        for (status, refusal) in [(422, true), (403, true), (409, false), (500, false), (503, false)] {
-            let requests = Arc::new(AtomicUsize::new(0));
+        let too_large = "etcdserver: request is too large";
+        let too_long =
+            "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)";
+        for (status, words, refusal) in [
+            (422, "no", true),
+            (403, "no", true),
+            (413, "no", true),
+            (409, "no", false),
+            (500, "no", false),
+            (503, "no", false),
+            (500, too_large, true),
+            (500, too_long, true),
+        ] {
+            let (client, _) = fixture::api_server(move |_| Some(fixture::failure(status, words)));
             let object = json!({"metadata": {"name": "x"}});
-            let error = writer(status, &requests, true).apply(&kinds::namespace(), None, &object).await;
-            assert_eq!(error.expect_err("fails").is_refusal(), refusal, "{status}");
+            let error = fixture::context(client).writer.apply(&kinds::namespace(), None, &object).await;
+            assert_eq!(error.expect_err("fails").is_refusal(), refusal, "{status} {words}");
         }
     }
 }

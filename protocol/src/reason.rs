@@ -44,7 +44,7 @@ reasons! {
     NoHealthyCell = 503, "No cell of the rule is healthy";
     /// The cell that owns the key is out, and no other may serve it.
     OwnerUnavailable = 503, "The cell that owns this key is out";
-    /// Every cell that could take the request is at its capacity.
+    /// Every cell that could take the request is at its capacity, or has half of what the listener may have under way (limits.inFlight).
     Capacity = 503, "The cells are at their capacity";
     /// This router is at one of its own limits.
     RouterOverloaded = 503, "The router is at its limit";

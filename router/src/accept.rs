@@ -7,16 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{Reason, fields};
+use bulkhead_protocol::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 
-use crate::answer::problem;
-use crate::edge::{Kick, Phase, Watch, serve_connection};
+use crate::answer::{problem, unreadable};
+use crate::edge::{Kick, Phase, Watch, last_answer, serve_connection};
 use crate::listener::Listener;
-use crate::message::AnswerBody;
 use crate::request::serve;
 use crate::worker::Worker;
 
@@ -145,12 +144,14 @@ impl Doors {
         let header_bytes = listener.settings().header_bytes;
         let doors = Rc::clone(self);
         let listener = Arc::clone(listener);
+        let metrics = self.worker.metrics().clone();
+        let refuse = move |reason| unreadable(&metrics, reason);
         tokio::task::spawn_local(async move {
             let serve = |request| {
                 let (doors, listener) = (Rc::clone(&doors), Arc::clone(&listener));
                 async move { serve(&doors.worker, &listener, request).await }
             };
-            serve_connection(stream, peer, header_bytes, watch, serve).await;
+            serve_connection(stream, peer, header_bytes, watch, refuse, serve).await;
             doors.connections.borrow_mut().remove(&id);
             doors.ended.notify_one();
             drop(permit);
@@ -199,15 +200,8 @@ async fn shed(mut stream: TcpStream) {
         "the listener has as many connections as it may (limits.connections)",
         None,
     );
-    let AnswerBody::Whole(body) = answer.body else { return };
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        fields::PROBLEM_JSON,
-        body.len()
-    );
     let _ = timeout(SHED, async {
-        stream.write_all(head.as_bytes()).await?;
-        stream.write_all(&body).await?;
+        stream.write_all(&last_answer(answer)).await?;
         stream.shutdown().await
     })
     .await;

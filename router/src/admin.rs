@@ -17,6 +17,7 @@ use bulkhead_routing::table::CellIndex;
 use bulkhead_routing::{CellStates, RequestParts, decide};
 use serde_json::{Value, json};
 
+use crate::listener::Listeners;
 use crate::snapshot::{Moment, Snapshot};
 
 /// What the routes read.
@@ -25,6 +26,7 @@ pub(crate) struct Source {
     pub(crate) router: String,
     pub(crate) pod: String,
     pub(crate) current: Arc<ArcSwap<Snapshot>>,
+    pub(crate) listeners: Arc<Listeners>,
     pub(crate) clock: Monotonic,
 }
 
@@ -129,6 +131,7 @@ impl Source {
             pod: self.pod.clone(),
             table: snapshot.version,
             from_disk: snapshot.about.from_disk,
+            closed: self.listeners.closed(),
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
             shares: shares.collect(),

@@ -15,6 +15,7 @@ use crate::edge::{Upgrade, UpstreamHead};
 use crate::headers::{self, Explained};
 use crate::listener::{Permit, Settings};
 use crate::message::{Answer, AnswerBody};
+use crate::metrics::PathMetrics;
 use crate::worker::{LocalCell, RuleUse, Worker};
 
 /// What is known of a request while it lives.
@@ -98,6 +99,16 @@ pub(crate) fn refused(worker: &Worker, settings: &Settings, life: &Life, refusal
         answer.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     answer
+}
+
+/// A problem document for a head that could not be read, so that there is no request to speak of.
+pub(crate) fn unreadable(metrics: &PathMetrics, reason: Reason) -> Answer {
+    metrics.refused("", reason);
+    let detail = match reason {
+        Reason::HeadTooLarge => "the request's head is larger than the listener allows (limits.headerBytes)",
+        _ => "the request's head is no HTTP/1.1 (RFC 9112, sections 3 and 5)",
+    };
+    problem(reason, detail, None)
 }
 
 /// Whether the rest of the request may still be on its way, so that the connection is of no more use.

@@ -84,7 +84,8 @@ impl Builder {
                 }
                 Err(_) => self.tick(&mut memory).await,
             }
-            if memory.pending.any() && memory.objects.complete() && !self.refuses(&mut memory) {
+            let now = self.clock.millis();
+            if memory.pending.any() && memory.objects.complete() && !self.refuses(&mut memory, now) {
                 let objects = std::mem::take(&mut memory.objects);
                 memory.unwritten |= self.publish(&mut memory, &objects, false).await;
                 memory.objects = objects;
@@ -121,7 +122,7 @@ impl Builder {
 
     /// Whether what was told is older than what is served, as after a restore of the API server, and for how long that
     /// was so. After a minute it is taken: the cluster may well have been restored.
-    fn refuses(&self, memory: &mut Memory) -> bool {
+    fn refuses(&self, memory: &mut Memory, now: u64) -> bool {
         let served = &memory.generations;
         let older = versions(&memory.objects)
             .find(|(_, version)| served.get(&version.uid).is_some_and(|newest| version.generation < *newest));
@@ -129,7 +130,6 @@ impl Builder {
             memory.older_since_ms = None;
             return false;
         };
-        let now = self.clock.millis();
         let since = *memory.older_since_ms.get_or_insert_with(|| {
             self.metrics.older_refused.inc();
             tracing::warn!(
@@ -255,4 +255,51 @@ fn of_kind<K: Kind>(set: &Set<K>) -> impl Iterator<Item = (String, ObjectVersion
         };
         (name, version)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::{Cell, CellSpec};
+    use bulkhead_process::Readiness;
+    use prometheus::Registry;
+
+    use super::*;
+
+    fn builder() -> Builder {
+        Builder {
+            router: "main".to_owned(),
+            table_file: None,
+            clock: Monotonic::start(),
+            current: Arc::default(),
+            published: watch::Sender::default(),
+            gate: Readiness::new().gate("table"),
+            metrics: TableMetrics::register(&Registry::new()).expect("registers"),
+        }
+    }
+
+    fn cell(generation: i64) -> Cell {
+        let mut cell = Cell::new("a", CellSpec::default());
+        cell.metadata.uid = Some("a".to_owned());
+        cell.metadata.generation = Some(generation);
+        cell
+    }
+
+    #[test]
+    fn what_is_older_than_what_is_served_is_taken_once_it_has_been_so_for_a_minute() {
+        let builder = builder();
+        let mut memory = Memory { generations: HashMap::from([("a".to_owned(), 7)]), ..Memory::default() };
+        let mut check = |generation, now, expected| {
+            memory.objects.cells.replace(vec![cell(generation)]);
+            assert_eq!(builder.refuses(&mut memory, now), expected, "{generation} at {now}");
+        };
+        check(7, 0, false);
+        check(3, 1_000, true);
+        check(3, 60_999, true);
+        // As new as what is served, so that the minute begins again with the next that is not.
+        check(7, 61_000, false);
+        check(3, 62_000, true);
+        check(4, 121_999, true);
+        check(4, 122_000, false);
+        assert_eq!((builder.metrics.older_refused.get(), builder.metrics.older_taken.get()), (2, 1));
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bulkhead_process::{Connector, Gate, Monotonic, clock};
 use bulkhead_protocol::HealthLine;
 use bulkhead_routing::health::{Doubt, Effect, Event, Fleet, Pod as PodName};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::live::{CellLive, CellReport, PodLive};
@@ -35,6 +35,27 @@ struct WatchedPod {
     task: JoinHandle<()>,
 }
 
+/// Who waits for the first answers of the cells.
+pub(crate) struct Starting {
+    gate: Gate,
+    cells_known: Option<oneshot::Sender<()>>,
+    has_table: bool,
+}
+
+impl Starting {
+    pub(crate) fn new(gate: Gate, cells_known: oneshot::Sender<()>) -> Self {
+        Self { gate, cells_known: Some(cells_known), has_table: false }
+    }
+
+    fn end(&mut self) {
+        if let Some(cells_known) = self.cells_known.take() {
+            self.gate.open();
+            // Who listens may have ended already, which ends this thread too.
+            let _ = cells_known.send(());
+        }
+    }
+}
+
 /// What the streams, the ticks and the tables share on this one thread.
 struct State {
     fleet: Fleet,
@@ -50,14 +71,13 @@ struct State {
 pub(crate) async fn run(
     mut tables: watch::Receiver<Arc<Snapshot>>,
     mut refused: mpsc::Receiver<Pod>,
-    gate: Gate,
+    mut starting: Starting,
     metrics: HealthMetrics,
     clock: Monotonic,
 ) -> anyhow::Result<()> {
     let state = State { fleet: Fleet::default(), cells: HashMap::new(), metrics, clock };
     let state = Rc::new(RefCell::new(state));
     let mut planned = clock.millis();
-    let mut known = false;
     loop {
         tokio::select! {
             changed = tables.changed() => {
@@ -65,7 +85,7 @@ pub(crate) async fn run(
                     return Ok(());
                 }
                 let snapshot = Arc::clone(&tables.borrow_and_update());
-                known = snapshot.version > 0;
+                starting.has_table |= snapshot.version > 0;
                 sync(&state, &snapshot);
             }
             Some(pod) = refused.recv() => state.borrow_mut().refused(pod),
@@ -78,9 +98,8 @@ pub(crate) async fn run(
                 planned = now + TICK.as_millis() as u64;
             }
         }
-        if known && state.borrow().fleet.is_answered(clock.millis()) {
-            gate.open();
-            known = false;
+        if starting.has_table && state.borrow().fleet.is_answered(clock.millis()) {
+            starting.end();
         }
     }
 }

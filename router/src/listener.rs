@@ -96,6 +96,13 @@ impl Listener {
         self.in_flight.load(Ordering::Relaxed)
     }
 
+    /// How many requests a cell may have under way before it takes no more of this listener's. Cells count those of all
+    /// listeners together, so that the limit holds only while this listener is more than half full.
+    pub(crate) fn most_in_one_cell(&self) -> u32 {
+        let half = self.settings.load().in_flight.div_ceil(2);
+        if self.in_flight() > half { half } else { u32::MAX }
+    }
+
     /// Room for one more connection, given back when the permit goes.
     pub(crate) fn connect(self: &Arc<Self>) -> Option<Permit> {
         Permit::take(self, |listener| &listener.connections, self.settings.load().connections)
@@ -132,6 +139,8 @@ impl Drop for Permit {
 #[derive(Default)]
 pub(crate) struct Listeners {
     open: RwLock<BTreeMap<String, Arc<Listener>>>,
+    /// Those that could not be opened, and why.
+    closed: RwLock<BTreeMap<String, String>>,
     buffered: AtomicU64,
 }
 
@@ -147,6 +156,14 @@ impl Listeners {
 
     pub(crate) fn remove(&self, name: &str) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    pub(crate) fn closed(&self) -> BTreeMap<String, String> {
+        self.closed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_closed(&self, closed: BTreeMap<String, String>) {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = closed;
     }
 
     pub(crate) fn buffered(&self) -> u64 {

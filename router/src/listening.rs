@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulkhead_process::Gate;
 use bulkhead_routing::table::TableListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::accept::Command;
 use crate::config::Config;
@@ -26,7 +26,7 @@ pub(crate) struct Listening {
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) workers: Vec<mpsc::Sender<Command>>,
     pub(crate) addresses: watch::Sender<Addresses>,
-    /// Open while every listener is.
+    /// Open while any listener is: one that cannot be opened takes no other with it.
     pub(crate) gate: Gate,
 }
 
@@ -37,15 +37,26 @@ struct Opened {
 }
 
 impl Listening {
-    /// Follows the tables until they stop coming.
-    pub(crate) async fn run(self, mut tables: watch::Receiver<Arc<Snapshot>>) {
+    /// Follows the tables until they stop coming, from when the cells of the first are known: whoever connects before
+    /// would be told that no cell is healthy.
+    pub(crate) async fn run(
+        self,
+        mut tables: watch::Receiver<Arc<Snapshot>>,
+        cells_known: oneshot::Receiver<()>,
+    ) {
+        if cells_known.await.is_err() {
+            return;
+        }
         let mut opened = BTreeMap::new();
         loop {
             let snapshot = Arc::clone(&tables.borrow_and_update());
-            let all_open = self.follow(&snapshot, &mut opened).await;
-            if all_open && snapshot.version > 0 {
-                self.gate.open();
+            let closed = self.follow(&snapshot, &mut opened).await;
+            match closed.values().next() {
+                Some(why) if opened.is_empty() => self.gate.close(why),
+                _ => self.gate.open(),
             }
+            let all_open = closed.is_empty();
+            self.listeners.set_closed(closed);
             tokio::select! {
                 changed = tables.changed() => if changed.is_err() {
                     return;
@@ -55,8 +66,12 @@ impl Listening {
         }
     }
 
-    /// Opens and closes what differs. Whether all is open that should be.
-    async fn follow(&self, snapshot: &Snapshot, opened: &mut BTreeMap<String, Opened>) -> bool {
+    /// Opens and closes what differs. Gives the listeners that cannot be opened, and why.
+    async fn follow(
+        &self,
+        snapshot: &Snapshot,
+        opened: &mut BTreeMap<String, Opened>,
+    ) -> BTreeMap<String, String> {
         let wanted = snapshot.table.listeners();
         let stays =
             |name: &str, had: &Opened| wanted.iter().any(|one| one.name == name && one.port == had.port);
@@ -66,31 +81,31 @@ impl Listening {
             opened.remove(&name);
             self.close(&name).await;
         }
+        let mut closed = BTreeMap::new();
         for spec in wanted {
             let settings = Settings::new(spec.explain, &spec.limits);
             match opened.get(&spec.name) {
                 Some(had) => had.listener.set(settings),
-                None => {
-                    if let Some(listener) = self.open(spec, settings).await {
+                None => match self.open(spec, settings).await {
+                    Ok(listener) => {
                         opened.insert(spec.name.clone(), Opened { listener, port: spec.port });
                     }
-                }
+                    Err(why) => {
+                        closed.insert(spec.name.clone(), why);
+                    }
+                },
             }
         }
-        opened.len() == wanted.len()
+        closed
     }
 
-    async fn open(&self, spec: &TableListener, settings: Settings) -> Option<Arc<Listener>> {
+    async fn open(&self, spec: &TableListener, settings: Settings) -> Result<Arc<Listener>, String> {
         let port = self.config.port(&spec.name, spec.port);
-        let (address, sockets) = match open(self.config.listen_ip, port, self.workers.len()) {
-            Ok(opened) => opened,
-            Err(error) => {
-                let ip = self.config.listen_ip;
-                tracing::error!(%error, listener = spec.name, %ip, port, "the listener cannot be opened; tried again");
-                self.gate.close(format!("listener {} cannot be opened on {ip}:{port}: {error}", spec.name));
-                return None;
-            }
-        };
+        let ip = self.config.listen_ip;
+        let (address, sockets) = open(ip, port, self.workers.len()).map_err(|error| {
+            tracing::error!(%error, listener = spec.name, %ip, port, "the listener cannot be opened; tried again");
+            format!("listener {} cannot be opened on {ip}:{port}: {error}", spec.name)
+        })?;
         let listener = Listener::new(&spec.name, settings);
         for (worker, socket) in self.workers.iter().zip(sockets) {
             // A worker that is gone ends the process; there is nobody to tell here.
@@ -101,7 +116,7 @@ impl Listening {
         self.addresses.send_modify(|addresses| {
             addresses.insert(spec.name.clone(), address);
         });
-        Some(listener)
+        Ok(listener)
     }
 
     async fn close(&self, name: &str) {

@@ -86,10 +86,12 @@ impl CellLive {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Counts one more under way, unless the cell has its fill of this router.
-    pub(crate) fn admit(&self, now: Duration) -> bool {
+    /// Counts one more under way, unless the cell has its fill of this router. `most` may set a lower limit; it is asked
+    /// once the request is counted, so that of two that come together neither overlooks the other.
+    pub(crate) fn admit(&self, now: Duration, most: impl FnOnce() -> u32) -> bool {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let admitted = before < self.allowance.load(Ordering::Relaxed) && self.rate.admit(now);
+        let most = most().min(self.allowance.load(Ordering::Relaxed));
+        let admitted = before < most && self.rate.admit(now);
         if !admitted {
             self.leave();
         }
@@ -208,11 +210,13 @@ mod tests {
         let cell = CellLive::new("a");
         cell.set_allowance(Allowance { in_flight: 2, per_second: None });
         let now = Duration::ZERO;
-        assert!(cell.admit(now) && cell.admit(now));
-        assert!(!cell.admit(now));
+        assert!(cell.admit(now, || u32::MAX) && cell.admit(now, || u32::MAX));
+        assert!(!cell.admit(now, || u32::MAX));
         assert_eq!(cell.in_flight(), 2);
         cell.leave();
-        assert!(cell.admit(now));
+        assert!(cell.admit(now, || u32::MAX));
+        cell.leave();
+        assert!(!cell.admit(now, || 1));
     }
 
     #[test]
@@ -220,7 +224,9 @@ mod tests {
         let cell = CellLive::new("a");
         cell.set_allowance(Allowance { in_flight: u32::MAX, per_second: Some(100.0) });
         let admitted = |second: u64| {
-            (0..1_000).filter(|ms| cell.admit(Duration::from_millis(second * 1_000 + ms))).count()
+            (0..1_000)
+                .filter(|ms| cell.admit(Duration::from_millis(second * 1_000 + ms), || u32::MAX))
+                .count()
         };
         // A burst of ten, and a hundred each second from then on.
         assert!((105..=112).contains(&admitted(1)));

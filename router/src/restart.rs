@@ -2,14 +2,14 @@
 
 use bulkhead_crds::policy::RestartPolicy;
 use bulkhead_protocol::Reason;
-use http::Method;
+use http::{Method, StatusCode};
 
 /// Why an attempt brought no answer, as far as restarting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Provably not processed: no connection could be made, or the pod said that it is of another cell.
     NotProcessed(Reason),
-    /// The cell gave the transaction back.
+    /// The cell gave the transaction back. Only a reason of status 503 promises that nothing happened there.
     GivenBack(Reason),
     /// It may have been processed: the connection broke, time ran out, or the answer made no sense.
     Unknown(Reason),
@@ -19,6 +19,14 @@ impl Failure {
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::NotProcessed(reason) | Self::GivenBack(reason) | Self::Unknown(reason) => reason,
+        }
+    }
+
+    pub(crate) fn may_have_effects(self) -> bool {
+        match self {
+            Self::NotProcessed(_) => false,
+            Self::GivenBack(reason) => reason.status() != StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unknown(_) => true,
         }
     }
 }
@@ -60,10 +68,7 @@ pub(crate) fn is_idempotent(method: &Method) -> bool {
 }
 
 pub(crate) fn decide(now: &Situation) -> Next {
-    let safe = match now.failure {
-        Failure::NotProcessed(_) | Failure::GivenBack(_) => true,
-        Failure::Unknown(_) => now.idempotent,
-    };
+    let safe = now.idempotent || !now.failure.may_have_effects();
     if !safe || !now.repeatable || now.left_ms == 0 || now.policy == RestartPolicy::Never {
         return Next::Answer;
     }
@@ -117,9 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cell_gave_back_goes_to_another_cell_whatever_the_method() {
-        let given = Situation { failure: Failure::GivenBack(Reason::Draining), ..POST_RESET };
-        check(Situation { other_pods: true, ..given }, Next::AnotherCell);
+    fn what_the_cell_gave_back_untouched_goes_to_another_cell_whatever_the_method() {
+        let given =
+            |reason| Situation { failure: Failure::GivenBack(reason), other_pods: true, ..POST_RESET };
+        check(given(Reason::Draining), Next::AnotherCell);
+        check(given(Reason::ServiceFailed), Next::Answer);
+        check(Situation { idempotent: true, ..given(Reason::ServiceFailed) }, Next::AnotherCell);
     }
 
     #[test]

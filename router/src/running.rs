@@ -12,14 +12,14 @@ use bulkhead_process::{Admin, Gate, Monotonic, Readiness, Shutdown};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::accept::{self, Command};
 use crate::admin;
 use crate::builder::Builder;
 use crate::config::{Config, Source};
-use crate::health;
+use crate::health::{self, Starting};
 use crate::listener::Listeners;
 use crate::listening::{Addresses, Listening};
 use crate::metrics::{HealthMetrics, PathMetrics, Readings, TableMetrics};
@@ -112,15 +112,8 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
         addresses,
         gate: readiness.gate("listeners"),
     };
-    helpers.threads.push(administration(
-        admin_socket,
-        &config,
-        &shared,
-        &readiness,
-        listening,
-        helpers.tables,
-        &stop,
-    )?);
+    let listening = listening.run(helpers.tables, helpers.cells_known);
+    helpers.threads.push(administration(admin_socket, &config, &shared, &readiness, listening, &stop)?);
     let process = Process { config, shutdown, stop, running, shared, workers };
     let ended = tokio::spawn(process.run(helpers.threads, worker_threads));
     Ok(Running { admin, addresses: bound, ended })
@@ -130,6 +123,7 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
 struct Feeders {
     threads: Vec<Thread>,
     tables: watch::Receiver<Arc<Snapshot>>,
+    cells_known: oneshot::Receiver<()>,
 }
 
 fn feeders(
@@ -154,7 +148,9 @@ fn feeders(
         gate: readiness.gate("table"),
         metrics: TableMetrics::register(registry)?,
     };
-    let (gate, metrics) = (readiness.gate("health"), HealthMetrics::register(registry)?);
+    let (answered, cells_known) = oneshot::channel();
+    let starting = Starting::new(readiness.gate("health"), answered);
+    let metrics = HealthMetrics::register(registry)?;
     let to_health = tables.clone();
     let threads = vec![
         match config.source.clone() {
@@ -170,10 +166,10 @@ fn feeders(
         },
         spawn("bulkhead-table", stop.clone(), move || builder.run(to_builder))?,
         spawn("bulkhead-health", stop.clone(), move || {
-            health::run(to_health, refused, gate, metrics, clock)
+            health::run(to_health, refused, starting, metrics, clock)
         })?,
     ];
-    Ok(Feeders { threads, tables })
+    Ok(Feeders { threads, tables, cells_known })
 }
 
 type Workers = (Vec<mpsc::Sender<Command>>, Vec<Thread>);
@@ -199,14 +195,14 @@ fn administration(
     config: &Config,
     shared: &Arc<Shared>,
     readiness: &Readiness,
-    listening: Listening,
-    tables: watch::Receiver<Arc<Snapshot>>,
+    listening: impl Future<Output = ()> + Send + 'static,
     stop: &Shutdown,
 ) -> anyhow::Result<Thread> {
     let routes = admin::routes(admin::Source {
         router: config.router.clone(),
         pod: config.pod_name.clone(),
         current: Arc::clone(&shared.current),
+        listeners: Arc::clone(&shared.listeners),
         clock: shared.clock,
     });
     let admin = Admin { registry: config.registry.clone(), readiness: readiness.clone(), routes };
@@ -214,8 +210,7 @@ fn administration(
     let until = stop.clone();
     Ok(spawn("bulkhead-admin", stop.clone(), move || async move {
         let socket = TcpListener::from_std(socket)?;
-        let (served, ()) =
-            tokio::join!(bulkhead_process::admin::serve(socket, admin, until), listening.run(tables));
+        let (served, ()) = tokio::join!(bulkhead_process::admin::serve(socket, admin, until), listening);
         Ok(served?)
     })?)
 }

@@ -81,3 +81,64 @@ impl CellStates for Moment<'_> {
         self.now_unix_ms
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::Reason;
+    use bulkhead_routing::decide::{self, Key};
+    use bulkhead_routing::table::{Inputs, build};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: &Value) -> T {
+        let metadata = json!({"name": name, "namespace": "ns"});
+        let whole =
+            json!({"apiVersion": "bulkhead.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec});
+        serde_json::from_value(whole).expect("an object of the API")
+    }
+
+    /// Cell a, which is in, with a rule that sends everything there; the shift of its state ends after a second.
+    fn snapshot(state: &str, shifted: Option<&str>) -> Snapshot {
+        let listeners = json!({"listeners": [{"name": "http", "port": 8080}]});
+        let rule = json!({"name": "all", "groups": [{"cells": [{"name": "a"}]}]});
+        let policy = json!({"parentRefs": [{"router": "main", "listener": "http"}], "rules": [rule]});
+        let end = "1970-01-01T00:00:01Z";
+        let shift = |state| {
+            let spec = json!({"cell": "a", "state": state, "reason": "a test", "expiresAt": end});
+            object("TrafficShift", "s", &spec)
+        };
+        let built = build(&Inputs {
+            router: &object("Router", "main", &listeners),
+            cells: vec![&object("Cell", "a", &json!({"template": "t", "state": state}))],
+            policies: vec![&object("RoutingPolicy", "p", &policy)],
+            shifts: shifted.map(shift).iter().collect(),
+        });
+        let live = CellLive::new("a");
+        live.set_in(true, 0);
+        Snapshot { table: Arc::new(built.table), cells: vec![Arc::new(live)], ..Snapshot::default() }
+    }
+
+    fn check(state: &str, shifted: Option<&str>, now_unix_ms: u64, expected: Result<CellIndex, Reason>) {
+        let snapshot = snapshot(state, shifted);
+        let moment = snapshot.at(60_000, now_unix_ms);
+        let choice = decide::choose(&snapshot.table.rules()[0], Key::of(b"key"), &moment, &[]);
+        let chosen = choice.map(|choice| choice.cell).map_err(|refusal| refusal.reason);
+        assert_eq!(chosen, expected, "{state}, shifted to {shifted:?}, at {now_unix_ms}");
+    }
+
+    #[test]
+    fn a_cell_serves_while_its_own_state_and_that_of_a_shift_are_active() {
+        let (serves, drained) = (Ok(CellIndex(0)), Err(Reason::AllDrained));
+        check("Active", None, 0, serves);
+        check("Drained", None, 0, drained);
+        check("Disabled", None, 0, drained);
+        check("Active", Some("Active"), 999, serves);
+        check("Drained", Some("Active"), 999, drained);
+        check("Disabled", Some("Active"), 999, drained);
+        for state in ["Drained", "Disabled"] {
+            check("Active", Some(state), 999, drained);
+            check("Active", Some(state), 1_000, serves);
+        }
+    }
+}

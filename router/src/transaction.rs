@@ -113,7 +113,10 @@ impl Transaction<'_> {
             return None;
         };
         self.life.chose(rule, cell);
-        if !cell.live.admit(self.worker.clock().elapsed()) {
+        // Where there are others, a cell that does not answer must leave them room.
+        let alone = table.snapshot.cells.len() == 1;
+        let most = || if alone { u32::MAX } else { self.listener.most_in_one_cell() };
+        if !cell.live.admit(self.worker.clock().elapsed(), most) {
             self.tried.full(cell);
             return None;
         }

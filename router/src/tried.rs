@@ -19,7 +19,8 @@ pub(crate) struct Tried {
     attempts: u32,
     /// The cell that the last attempt was made in.
     attempted: Option<Arc<str>>,
-    last: Option<(Arc<str>, Failure)>,
+    /// What the client is told of: the last failure, of those after which something may have happened if there is any.
+    told: Option<(Arc<str>, Failure)>,
     was_full: bool,
 }
 
@@ -53,7 +54,10 @@ impl Tried {
     /// The cell is not asked again.
     pub(crate) fn failed(&mut self, cell: &LocalCell, failure: Failure) {
         self.cells.push(Arc::clone(&cell.live.name));
-        self.last = Some((Arc::clone(&cell.live.name), failure));
+        let worst = self.told.as_ref().is_some_and(|(_, told)| told.may_have_effects());
+        if failure.may_have_effects() || !worst {
+            self.told = Some((Arc::clone(&cell.live.name), failure));
+        }
     }
 
     /// The cell has its fill, which is no attempt.
@@ -66,9 +70,9 @@ impl Tried {
         self.cells.push(Arc::clone(cell));
     }
 
-    /// Why there is no answer: what the last attempt said, else that cells are full, else what the decision said.
+    /// Why there is no answer: what an attempt said, else that cells are full, else what the decision said.
     pub(crate) fn refusal(&self, decided: Refusal) -> Refusal {
-        match &self.last {
+        match &self.told {
             Some((cell, failure)) => {
                 let reason = match failure.reason() {
                     // Between router and cell only: to a client it is a cell that could not be reached.
@@ -76,12 +80,15 @@ impl Tried {
                     reason => reason,
                 };
                 let attempts = self.attempts;
-                let detail = format!("no answer after {attempts} attempt(s); the last was in cell {cell}");
+                let detail = format!(
+                    "no answer after {attempts} attempt(s); this is what came of the one in cell {cell}"
+                );
                 Refusal { reason, detail }
             }
             None if self.was_full => Refusal {
                 reason: Reason::Capacity,
-                detail: "every cell that could take the request is at its capacity".to_owned(),
+                detail: "every cell that could take the request is at its capacity (its own, or half of limits.inFlight)"
+                    .to_owned(),
             },
             None => decided,
         }

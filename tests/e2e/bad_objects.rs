@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bulkhead_tests::pods::routers;
-use bulkhead_tests::traffic::{Request, send};
+use bulkhead_tests::traffic::{Load, Request, send};
 use bulkhead_tests::world::condition;
 use bulkhead_tests::{World, eventually};
 
@@ -71,6 +71,13 @@ fn a_hundred_good_policies_are_served_beside_one_that_conflicts_and_one_with_a_t
         Ok(())
     })
     .expect("the bad ones say why");
+    world.apply(&policy("late", "late", "payments-a")).expect("stored");
+    eventually(Duration::from_secs(5), || {
+        let late = world.json(&["get", "routingpolicy", "-n", NAMESPACE, "late"])?;
+        anyhow::ensure!(condition(&late, "Ready") == "True", "{}", late["status"]);
+        Ok(())
+    })
+    .expect("a good one after them is programmed all the same");
     let router = routers(world).expect("routers")[0];
     for number in 0..100 {
         let answer =
@@ -83,4 +90,71 @@ fn a_hundred_good_policies_are_served_beside_one_that_conflicts_and_one_with_a_t
         (503, None),
         "a rule without a cell refuses and never falls through"
     );
+}
+
+/// An object that the schema takes and that is wrong all the same, removed when this goes out of scope.
+struct Bad<'a> {
+    world: &'a World,
+    kind: &'static str,
+    name: &'static str,
+}
+
+impl<'a> Bad<'a> {
+    fn new(world: &'a World, kind: &'static str, name: &'static str, spec: &str) -> Self {
+        let document = format!(
+            "apiVersion: bulkhead.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+        );
+        world.apply(&document).expect("stored");
+        Self { world, kind, name }
+    }
+
+    /// Waits until its conditions say what is wrong.
+    #[track_caller]
+    fn says(&self, word: &str) {
+        let said = eventually(Duration::from_secs(20), || {
+            let object = self.world.json(&["get", self.kind, self.name])?;
+            anyhow::ensure!(condition(&object, "Ready") == "False", "{}", object["status"]);
+            let conditions = object["status"]["conditions"].to_string();
+            anyhow::ensure!(conditions.contains(word), "{conditions}");
+            Ok(())
+        });
+        assert!(said.is_ok(), "{} {} says {word:?}: {said:?}", self.kind, self.name);
+    }
+}
+
+impl Drop for Bad<'_> {
+    fn drop(&mut self) {
+        let _ = self.world.kubectl(&["delete", self.kind, self.name, "--timeout=60s"]);
+    }
+}
+
+#[test]
+fn one_bad_object_of_each_kind_says_why_and_harms_no_other() {
+    let (world, _turn) = World::enter();
+    let load = Load::start(world, 100);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
+    let cell = Bad::new(world, "Cell", "bad-cell", "{template: payments, values: {replicas: many}}");
+    let pod = "{hostNetwork: true, containers: [{name: c, image: x}]}";
+    let deployment = format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: web}}, spec: {{selector: {{matchLabels: {{app: web}}}}, template: {{metadata: {{labels: {{app: web}}}}, spec: {pod}}}}}}}"
+    );
+    let template =
+        format!("{{objects: [{deployment}], services: [{{name: web, port: 80}}], entry: {{service: web}}}}");
+    let template = Bad::new(world, "CellTemplate", "bad-template", &template);
+    let shift = "{cell: payments-x, weight: 0, reason: a test, expiresAt: \"2099-01-01T00:00:00Z\"}";
+    let shift = Bad::new(world, "TrafficShift", "bad-shift", shift);
+    let router = Bad::new(world, "Router", "bad-router", "{listeners: [{name: http, port: 8081}]}");
+    cell.says("replicas");
+    template.says("hostNetwork");
+    shift.says("payments-x");
+    router.says("NoRouter");
+    world.all_serving(&["payments-a", "payments-b", "payments-c"]).expect("cells serve on");
+    // Drift of a good one is still corrected: the operator is not held up by the bad ones.
+    world.kubectl(&["delete", "service", "payments", "-n", "cell-payments-c"]).expect("deleted by hand");
+    eventually(Duration::from_secs(20), || {
+        world.kubectl(&["get", "service", "payments", "-n", "cell-payments-c"])
+    })
+    .expect("made again");
+    let seen = load.stop();
+    assert!(seen.failed.is_empty(), "{} failed: {:?}", seen.failed.len(), seen.failed.first());
 }

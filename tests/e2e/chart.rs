@@ -14,8 +14,8 @@ fn render(world: &World, values: &[&str]) -> Result<Vec<Value>> {
 }
 
 fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
-    let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
-    found.unwrap_or_else(|| panic!("the chart has no {kind} {name}"))
+    let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    objects.iter().find(is_it).expect("the chart makes it")
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use bulkhead_tests::pods::{Stopped, orchestrators, running};
 use bulkhead_tests::traffic::{Load, now_ms};
+use bulkhead_tests::world::SYSTEM;
 use bulkhead_tests::{World, eventually};
 
 /// From the patch to the last new request to a drained cell, in milliseconds.
@@ -60,4 +62,23 @@ fn a_traffic_shift_drains_a_cell_and_ends_by_itself() {
     let outcome = load.stop();
     world.kubectl(&["delete", "trafficshift", "incident-1", "--ignore-not-found"]).expect("cleaned up");
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed.first());
+}
+
+#[test]
+fn a_cell_is_drained_although_operators_and_another_cell_hang() {
+    let (world, _turn) = World::enter();
+    let load = Load::start(world, 400);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("payments-a gets its share first");
+    let mut hanging = running(world, SYSTEM, "bulkhead.dev/component=operator").expect("operators");
+    hanging.extend(orchestrators(world, "payments-c").expect("orchestrators"));
+    let stopped = Stopped::new(hanging).expect("stopped");
+    world.patch("cell", "payments-a", r#"{"spec":{"weight":0}}"#).expect("patched");
+    let patched = now_ms();
+    load.wait_for_since(Duration::from_secs(10), "payments-b", patched + 2_000).expect("payments-b goes on");
+    let end = now_ms();
+    world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
+    drop(stopped);
+    let seen = load.stop();
+    assert_eq!(seen.sent_between("payments-a", patched + DRAIN_MS, end), 0, "requests to the drained cell");
+    assert!(seen.failed.is_empty(), "{} failed: {:?}", seen.failed.len(), seen.failed.first());
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bulkhead_tests::traffic::Load;
-use bulkhead_tests::world::SYSTEM;
+use bulkhead_tests::traffic::{Load, now_ms};
+use bulkhead_tests::world::{SYSTEM, reason};
 use bulkhead_tests::{World, eventually};
 
 fn cell(name: &str, policy: &str) -> String {
@@ -17,9 +17,12 @@ fn a_cell_is_added_and_deleted_at_run_time_and_the_others_do_not_notice() {
     let (world, _turn) = World::enter();
     let load = Load::start(world, 200);
     load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
-    let pods_of_a =
-        || world.kubectl(&["get", "pods", "-n", "cell-payments-a", "-o", "name"]).expect("listed");
-    let before = pods_of_a();
+    let versions = r#"jsonpath={range .items[*]}{.kind}{"/"}{.metadata.name}{" "}{.metadata.uid}{" "}{.metadata.generation}{"\n"}{end}"#;
+    let objects_of_a = || {
+        let kinds = "pods,services,deployments,configmaps,networkpolicies,resourcequotas";
+        world.kubectl(&["get", kinds, "-n", "cell-payments-a", "-o", versions]).expect("listed")
+    };
+    let before = objects_of_a();
     world.apply(&cell("payments-d", "Delete")).expect("stored");
     world
         .kubectl(&["wait", "--for=condition=Ready", "cell/payments-d", "--timeout=60s"])
@@ -40,7 +43,23 @@ fn a_cell_is_added_and_deleted_at_run_time_and_the_others_do_not_notice() {
     })
     .expect("the quota goes with its field");
 
+    // It takes its part, and gives it back before it goes.
+    world
+        .apply(
+            "apiVersion: bulkhead.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {name: with-d, namespace: default}
+spec:
+  parentRefs: [{router: main, listener: http}]
+  precedence: 500
+  rules: [{name: all, key: {header: x-account}, groups: [{cells: [{name: payments-d}, {name: payments-b}]}]}]
+",
+        )
+        .expect("stored");
+    load.wait_for(Duration::from_secs(30), "payments-d").expect("it takes traffic");
     world.kubectl(&["delete", "cell", "payments-d", "--timeout=90s"]).expect("deleted");
+    let gone = now_ms();
+    load.wait_for_since(Duration::from_secs(10), "payments-b", gone).expect("traffic goes on");
     eventually(Duration::from_secs(60), || {
         let left =
             world.kubectl(&["get", "namespace", "cell-payments-d", "--ignore-not-found", "-o", "name"])?;
@@ -48,8 +67,10 @@ fn a_cell_is_added_and_deleted_at_run_time_and_the_others_do_not_notice() {
         Ok(())
     })
     .expect("deletionPolicy Delete removes the namespace");
-    assert_eq!(pods_of_a(), before, "no pod of another cell was touched");
+    assert_eq!(objects_of_a(), before, "nothing of another cell was touched");
     let outcome = load.stop();
+    world.kubectl(&["delete", "routingpolicy", "with-d"]).expect("cleaned up");
+    assert_eq!(outcome.sent_between("payments-d", gone, u64::MAX), 0, "requests to a cell that is gone");
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed.first());
 }
 
@@ -92,9 +113,19 @@ fn a_cell_whose_namespace_and_pods_are_gone_can_be_deleted() {
     let (world, _turn) = World::enter();
     world.apply(&cell("payments-f", "Delete")).expect("stored");
     world.kubectl(&["wait", "--for=condition=Ready", "cell/payments-f", "--timeout=60s"]).expect("Ready");
+    let uid = || world.kubectl(&["get", "namespace", "cell-payments-f", "-o", "jsonpath={.metadata.uid}"]);
+    let first = uid().expect("read");
+    world
+        .kubectl(&["delete", "namespace", "cell-payments-f", "--timeout=60s"])
+        .expect("somebody deletes the namespace of a living Cell, and nothing is put into it meanwhile");
+    eventually(Duration::from_secs(60), || {
+        anyhow::ensure!(uid()? != first, "still the old one");
+        world.expect_condition("payments-f", "Ready", "True")
+    })
+    .expect("the Cell gets a new one");
     world
         .kubectl(&["delete", "namespace", "cell-payments-f", "--wait=false"])
-        .expect("somebody deletes the namespace");
+        .expect("and that is deleted together with it");
     world.kubectl(&["delete", "cell", "payments-f", "--timeout=90s"]).expect("the Cell goes too");
 }
 
@@ -120,6 +151,19 @@ fn somebody_elses_pod_does_not_hold_up_the_deletion_of_a_cell() {
         Ok(())
     })
     .expect("and the namespace with everything in it");
+}
+
+#[test]
+fn a_quota_that_leaves_no_room_for_the_pods_is_told() {
+    let (world, _turn) = World::enter();
+    world.apply(&cell("payments-h", "Delete").replace("\"10\"", "\"1\"")).expect("stored");
+    let told = eventually(Duration::from_secs(60), || {
+        let object = world.json(&["get", "cell", "payments-h"])?;
+        anyhow::ensure!(reason(&object, "WorkloadReady") == "QuotaForbidden", "{}", object["status"]);
+        Ok(object["status"]["conditions"].to_string())
+    });
+    world.kubectl(&["delete", "cell", "payments-h", "--timeout=90s"]).expect("deleted");
+    assert!(told.expect("the Cell says so").contains("exceeded quota"));
 }
 
 #[test]

@@ -9,9 +9,12 @@ mod health;
 mod lifecycle;
 mod outage;
 mod ownership;
+mod restarts;
+mod roles;
 mod rollout;
 mod shares;
 #[cfg(feature = "soak")]
 mod soak;
 mod steady;
+mod uninstall;
 mod walls;

@@ -1,13 +1,12 @@
 //! The API server away for two minutes, the operator killed and a router killed meanwhile: routers go on.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use bulkhead_tests::pods::{routers, running};
+use anyhow::Result;
+use bulkhead_tests::pods::{routers, running, service};
 use bulkhead_tests::traffic::{Load, now_ms};
 use bulkhead_tests::world::SYSTEM;
-use bulkhead_tests::{World, eventually, holds_for};
+use bulkhead_tests::{Network, World, eventually, holds_for};
 use nix::sys::signal::Signal;
 
 /// Starts the API server again when this goes out of scope.
@@ -26,20 +25,10 @@ impl Drop for ApiServerAway<'_> {
     }
 }
 
-/// Whether the Service `default/kubernetes` takes connections in every node's network namespace.
+/// Whether the Service `default/kubernetes` takes connections from every node.
 fn nodes_reach_the_api(world: &World) -> Result<()> {
-    let service = world.json(&["get", "service", "kubernetes", "-n", "default"])?;
-    let address = service["spec"]["clusterIP"].as_str().context("an address")?;
-    for node in 1..=2 {
-        let namespace = format!("--net=/run/netns/bk-{}-n{node}", world.cluster);
-        let dial = format!("exec 3<>/dev/tcp/{address}/443");
-        let status = Command::new("nsenter")
-            .args([&namespace, "timeout", "1", "bash", "-c", &dial])
-            .stderr(Stdio::null())
-            .status()?;
-        ensure!(status.success(), "node {node} does not reach {address}:443");
-    }
-    Ok(())
+    let address = service(world, "default", "kubernetes", 443)?;
+    (1..=2).try_for_each(|node| Network::of_node(world, node).tcp(address))
 }
 
 /// How long traffic is watched with the API server away, beside what the rest takes: two minutes in all.

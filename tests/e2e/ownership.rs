@@ -32,7 +32,7 @@ fn a_namespace_that_was_there_before_is_neither_adopted_nor_deleted() {
 }
 
 #[test]
-fn an_object_of_somebody_else_with_our_name_is_left_alone() {
+fn an_object_of_somebody_else_in_a_cell_is_left_alone() {
     let (world, _turn) = World::enter();
     let theirs = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"theirs","namespace":"cell-payments-a"},"data":{"keep":"me"}}"#;
     world.apply(theirs).expect("a ConfigMap of the cell's users");
@@ -103,4 +103,60 @@ fn only_the_operator_makes_shifts_without_an_end_and_only_under_its_names() {
         .patch("trafficshift", "of-the-operator", r#"{"spec":{"reason":"another"}}"#)
         .expect_err("others may not change what it says");
     world.kubectl(&["delete", "trafficshift", "of-the-operator"]).expect("others may remove it");
+}
+
+#[test]
+fn a_policy_of_ours_is_put_back_and_one_of_theirs_is_left_as_it_is() {
+    let (world, _turn) = World::enter();
+    let namespace = "cell-payments-c";
+    let policies = || world.json(&["get", "networkpolicies", "-n", namespace]).expect("listed");
+    let specs = |list: &serde_json::Value, theirs: bool| {
+        let named = |item: &serde_json::Value| item["metadata"]["name"] == "theirs";
+        let items = list["items"].as_array().into_iter().flatten().filter(|item| named(item) == theirs);
+        items.map(|item| (item["metadata"]["name"].clone(), item["spec"].clone())).collect::<Vec<_>>()
+    };
+    let before = specs(&policies(), false);
+    let ours = before[0].0.as_str().expect("a name").to_owned();
+    let theirs = |port: u16| {
+        format!(
+            r#"{{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{{"name":"theirs","namespace":"{namespace}"}},
+"spec":{{"podSelector":{{"matchLabels":{{"app":"none"}}}},"ingress":[{{"ports":[{{"port":{port}}}]}}]}}}}"#
+        )
+    };
+    world.apply(&theirs(1)).expect("a policy of the cell's users");
+    let put_back = || {
+        eventually(Duration::from_secs(20), || {
+            anyhow::ensure!(specs(&policies(), false) == before, "{}", policies());
+            Ok(())
+        })
+    };
+    world
+        .kubectl(&[
+            "patch",
+            "networkpolicy",
+            "-n",
+            namespace,
+            &ours,
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"ingress":[{}],"egress":[{}]}}"#,
+        ])
+        .expect("a hole is opened by hand");
+    put_back().expect("closed again");
+    world.kubectl(&["delete", "networkpolicy", "-n", namespace, &ours]).expect("deleted by hand");
+    put_back().expect("made again");
+    world.apply(&theirs(2)).expect("theirs is edited");
+    let edited = specs(&policies(), true);
+    world
+        .patch("cell", "payments-c", r#"{"metadata":{"annotations":{"touched":"policies"}}}"#)
+        .expect("a reconcile");
+    bulkhead_tests::holds_for(Duration::from_secs(3), || {
+        anyhow::ensure!(specs(&policies(), true) == edited, "{}", policies());
+        Ok(())
+    })
+    .expect("theirs stays as they left it");
+    world.kubectl(&["delete", "networkpolicy", "-n", namespace, "theirs"]).expect("deleted");
+    eventually(Duration::from_secs(10), || world.expect_condition("payments-c", "Ready", "True"))
+        .expect("Ready");
+    assert!(specs(&policies(), true).is_empty(), "what they deleted stays deleted");
 }

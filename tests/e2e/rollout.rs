@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_tests::traffic::Load;
-use bulkhead_tests::{World, eventually};
+use bulkhead_tests::{World, eventually, holds_for};
 use serde_json::Value;
 
 const CELLS: [&str; 3] = ["payments-a", "payments-b", "payments-c"];
@@ -77,6 +77,52 @@ fn a_template_change_under_load_never_has_two_cells_out_and_fails_nothing() {
     assert_eq!(outs.most, 1, "one cell at a time");
     assert_eq!(outs.ever.len(), 3, "every cell was taken out before it changed: {:?}", outs.ever);
     assert!(outcome.failed.is_empty(), "{} failed: {:?}", outcome.failed.len(), outcome.failed.first());
+}
+
+#[test]
+fn a_cell_that_does_not_become_ready_stops_the_rollout_and_keeps_its_shift() {
+    let (world, _turn) = World::enter();
+    let before = revisions(world).expect("revisions");
+    let load = Load::start(world, 100);
+    load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
+    let template = world.json(&["get", "celltemplate", "payments"]).expect("read");
+    let mut objects = template["spec"]["objects"].clone();
+    for object in objects.as_array_mut().into_iter().flatten() {
+        if let Some(args) = object.pointer_mut("/spec/template/spec/containers/0/args") {
+            args.as_array_mut().expect("a list").push("--no-such-argument".into());
+        }
+    }
+    let broken = serde_json::json!({"spec": {"objects": objects}}).to_string();
+    world.patch("celltemplate", "payments", &broken).expect("changed");
+    let out = || -> anyhow::Result<Vec<String>> {
+        let shifts = world.json(&["get", "trafficshifts"])?;
+        let cells = shifts["items"].as_array().into_iter().flatten();
+        Ok(cells.filter_map(|shift| shift["spec"]["cell"].as_str().map(str::to_owned)).collect())
+    };
+    let stuck = eventually(Duration::from_secs(90), || {
+        let [cell] = &out()?[..] else { anyhow::bail!("out: {:?}", out()?) };
+        world.expect_condition(cell, "WorkloadReady", "False")?;
+        Ok(cell.clone())
+    })
+    .expect("the first cell is out and does not become ready");
+    holds_for(Duration::from_secs(10), || {
+        anyhow::ensure!(out()? == [stuck.clone()], "out: {:?}", out()?);
+        for (cell, (now, before)) in CELLS.iter().zip(revisions(world)?.iter().zip(&before)) {
+            anyhow::ensure!(*cell == stuck || now == before, "{cell} was updated too");
+        }
+        Ok(())
+    })
+    .expect("it stops there");
+
+    // The way back is the template as it was.
+    world.kubectl(&["apply", "-f", "examples/"]).expect("applied");
+    eventually(Duration::from_secs(120), || {
+        anyhow::ensure!(out()?.is_empty(), "out: {:?}", out()?);
+        world.expect_condition(&stuck, "Ready", "True")
+    })
+    .expect("the cell is back");
+    let seen = load.stop();
+    assert!(seen.failed.is_empty(), "{} failed: {:?}", seen.failed.len(), seen.failed.first());
 }
 
 /// An environment variable in every container: the smallest change that makes new pods.

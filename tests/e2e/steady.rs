@@ -97,6 +97,8 @@ fn a_failover_leaves_the_spec_as_gitops_wrote_it() {
         (specs(&cells), specs(&policies))
     };
     let before = specs();
+    let load = Load::start(world, 100);
+    load.wait_for(Duration::from_secs(10), "payments-b").expect("traffic flows");
     for pod in orchestrators(world, "payments-b").expect("orchestrators") {
         pod.signal(Signal::SIGKILL).expect("killed");
     }
@@ -109,6 +111,8 @@ fn a_failover_leaves_the_spec_as_gitops_wrote_it() {
     .expect("specs stay as they are in Git");
     eventually(Duration::from_secs(60), || world.expect_condition("payments-b", "Serving", "True"))
         .expect("it is back");
+    let seen = load.stop();
+    assert!(seen.failed.is_empty(), "{} failed: {:?}", seen.failed.len(), seen.failed.first());
     assert_eq!(specs(), before);
 }
 
@@ -140,16 +144,73 @@ fn a_drained_cell_stays_drained_over_a_restart_of_routers_and_operator() {
 }
 
 #[test]
+fn a_shift_of_a_rule_outlives_the_operators() {
+    let (world, _turn) = World::enter();
+    let shares = |expected: &[&str]| {
+        let policy = world.json(&["get", "routingpolicy", "payments"])?;
+        let rules = policy["status"]["rules"].as_array().cloned().unwrap_or_default();
+        let rule = rules.iter().find(|rule| rule["name"] == "everything-else");
+        let shares = rule.map(|rule| rule["shares"].clone()).unwrap_or_default();
+        ensure!(shares == serde_json::json!(expected), "{shares}");
+        Ok(())
+    };
+    let even = ["payments-a=80.0%", "payments-b=20.0%"];
+    eventually(Duration::from_secs(10), || shares(&even)).expect("as the spec says");
+    world
+        .apply(
+            "apiVersion: bulkhead.dev/v1alpha1
+kind: TrafficShift
+metadata: {name: try-b}
+spec:
+  policy: {namespace: default, name: payments, rule: everything-else}
+  weights: [{name: payments-a, weight: 10}, {name: payments-b, weight: 90}]
+  reason: a test
+  expiresAt: 2099-01-01T00:00:00Z
+",
+        )
+        .expect("stored");
+    let shifted = ["payments-a=10.0%", "payments-b=90.0%"];
+    eventually(Duration::from_secs(10), || shares(&shifted)).expect("as the shift says");
+    let from = end_of_log(world);
+    for pod in running(world, SYSTEM, "bulkhead.dev/component=operator").expect("operators") {
+        pod.signal(Signal::SIGKILL).expect("killed");
+    }
+    world
+        .kubectl(&["rollout", "status", "deployment/bulkhead-operator", "-n", SYSTEM, "--timeout=60s"])
+        .expect("they are back");
+    // Another leader is elected when the lease of the one that was killed is over.
+    let marker = r#"{"metadata":{"labels":{"steady":"yes"}},"spec":{"weight":50}}"#;
+    world.patch("cell", "payments-c", marker).expect("patched");
+    eventually(Duration::from_secs(60), || {
+        let cell = world.json(&["get", "cell", "payments-c"])?;
+        ensure!(cell["status"]["observedGeneration"] == cell["metadata"]["generation"], "not seen yet");
+        Ok(())
+    })
+    .expect("one of them leads");
+    let still = shares(&shifted);
+    let others: Vec<_> = writes_since(world, from)
+        .expect("read")
+        .into_keys()
+        .filter(|write| !write.contains("payments-c"))
+        .collect();
+    world.kubectl(&["delete", "trafficshift", "try-b"]).expect("cleaned up");
+    world.kubectl(&["label", "cell", "payments-c", "steady-"]).expect("cleaned up");
+    eventually(Duration::from_secs(10), || shares(&even)).expect("as the spec says again");
+    still.expect("nobody took it back");
+    assert!(others.is_empty(), "written without need: {others:?}");
+}
+
+#[test]
 fn routers_that_join_later_get_the_table_before_they_are_ready() {
     let (world, _turn) = World::enter();
     world
-        .kubectl(&["scale", "statefulset", "bulkhead-router", "-n", SYSTEM, "--replicas=4"])
+        .kubectl(&["scale", "statefulset", "bulkhead-router", "-n", SYSTEM, "--replicas=5"])
         .expect("scaled out");
     let scaled = world
         .kubectl(&["rollout", "status", "statefulset/bulkhead-router", "-n", SYSTEM, "--timeout=90s"])
         .and_then(|_| routers(world))
         .and_then(|addresses| {
-            ensure!(addresses.len() == 4, "{} routers", addresses.len());
+            ensure!(addresses.len() == 5, "{} routers", addresses.len());
             for address in addresses {
                 let answer = send(address, &Request::get("/").header("x-account", "7"))?;
                 ensure!(answer.status == 200, "{address} answered {}: {}", answer.status, answer.body);

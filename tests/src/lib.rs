@@ -2,10 +2,12 @@
 //! tests themselves are in `e2e/`, one binary.
 
 pub mod eventually;
+pub mod network;
 pub mod pods;
 pub mod stall;
 pub mod traffic;
 pub mod world;
 
 pub use eventually::{eventually, holds_for};
+pub use network::Network;
 pub use world::World;

@@ -76,12 +76,28 @@ pub fn workload(world: &World, cell: &str) -> Result<Vec<Pod>> {
 pub fn routers(world: &World) -> Result<Vec<SocketAddr>> {
     let pods = running(world, SYSTEM, "bulkhead.dev/component=router")?;
     ensure!(!pods.is_empty(), "no router pod runs");
-    pods.iter()
-        .map(|pod| format!("{}:8080", pod.ip).parse().context("a pod's address is no address"))
-        .collect()
+    pods.iter().map(|pod| pod.at(8080)).collect()
+}
+
+/// Where the Service takes connections from inside the cluster.
+///
+/// # Errors
+/// When there is no such Service.
+pub fn service(world: &World, namespace: &str, name: &str, port: u16) -> Result<SocketAddr> {
+    let service = world.json(&["get", "service", "-n", namespace, name])?;
+    let ip = service.pointer("/spec/clusterIP").and_then(Value::as_str).context("it has no address")?;
+    Ok(SocketAddr::new(ip.parse()?, port))
 }
 
 impl Pod {
+    /// Where a port of it is.
+    ///
+    /// # Errors
+    /// When its address is none.
+    pub fn at(&self, port: u16) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(self.ip.parse().context("a pod's address is no address")?, port))
+    }
+
     /// Ids of this pod's processes on the machine, the pause process left out: they lie in a cgroup named for the pod.
     ///
     /// # Errors
@@ -96,7 +112,7 @@ impl Pod {
             let cgroups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let command = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             let of_pod = cgroups.contains(&self.uid) || cgroups.contains(&self.uid.replace('-', "_"));
-            if of_pod && command.contains("bulkhead") {
+            if of_pod && !command.is_empty() && !command.contains("pause") {
                 found.push(Pid::from_raw(id));
             }
         }

@@ -13,8 +13,9 @@ use bulkhead_samples::load::{self, Outcome as Ended, Plan};
 use serde_json::Value;
 
 use crate::eventually::eventually;
+use crate::network::Network;
 use crate::pods;
-use crate::world::World;
+use crate::world::{SYSTEM, World};
 
 /// How long one request may take before the test gives up on it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -110,6 +111,7 @@ pub fn connects(to: SocketAddr) -> Result<()> {
 #[derive(Clone, Debug)]
 pub struct Hit {
     pub cell: String,
+    pub router: Option<SocketAddr>,
     pub sent_ms: u64,
 }
 
@@ -150,14 +152,29 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts `rate` GETs per second.
+    /// Starts `rate` GETs per second to every router pod.
     ///
     /// # Panics
     /// When there is no router to send to.
     #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
     pub fn start(world: &World, rate: u32) -> Self {
+        Self::sending(rate, pods::routers(world).expect("routers to send to"), None)
+    }
+
+    /// Starts `rate` GETs per second to the routers' Service, from a node, as a load balancer does.
+    ///
+    /// # Panics
+    /// When there is no such Service.
+    #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
+    pub fn through_service(world: &World, rate: u32) -> Self {
+        let service = pods::service(world, SYSTEM, "bulkhead-router", 8080).expect("the routers' Service");
+        Self::sending(rate, vec![service], Some(Network::of_node(world, 1)))
+    }
+
+    #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
+    fn sending(rate: u32, targets: Vec<SocketAddr>, from: Option<Network>) -> Self {
         let plan = Plan {
-            targets: pods::routers(world).expect("routers to send to"),
+            targets,
             key_header: Some(http::HeaderName::from_static("x-account")),
             rate,
             connections: 32,
@@ -168,6 +185,9 @@ impl Load {
         let stop = Shutdown::new();
         let (remember, until) = (Arc::clone(&seen), stop.clone());
         let thread = std::thread::spawn(move || {
+            if let Some(network) = from {
+                network.enter().expect("the node's network");
+            }
             let load = load::Load::new(plan).observed(Arc::new(move |ended| record(&remember, ended)));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime for the load").block_on(load.run(until));
@@ -255,7 +275,9 @@ fn record(seen: &Mutex<Seen>, ended: &Ended) {
             target: ended.target,
             sent_ms: ended.sent_unix_ms,
         }),
-        (None, Some(cell)) => seen.hits.push(Hit { cell: cell.clone(), sent_ms: ended.sent_unix_ms }),
+        (None, Some(cell)) => {
+            seen.hits.push(Hit { cell: cell.clone(), router: ended.target, sent_ms: ended.sent_unix_ms })
+        }
         (None, None) => {}
     }
 }

@@ -76,24 +76,30 @@ impl World {
                 .to_owned(),
             time_to_ready: Duration::ZERO,
         };
-        world.helm(&[
-            "upgrade",
-            "--install",
-            "bulkhead-crds",
-            "charts/bulkhead-crds",
-            "-n",
-            SYSTEM,
-            "--create-namespace",
-        ])?;
+        world.install_crds("charts/bulkhead-crds")?;
         world.install_bulkhead()?;
         let start = Instant::now();
-        world.kubectl(&["apply", "-f", "examples/"])?;
-        world.kubectl(&["wait", "--for=condition=Ready", "cell", "--all", "--timeout=120s"])?;
-        eventually(Duration::from_secs(60), || {
-            world.all_serving(&["payments-a", "payments-b", "payments-c"])
-        })?;
+        world.apply_examples()?;
         world.time_to_ready = start.elapsed();
         Ok(world)
+    }
+
+    /// Applies the examples, and waits until every cell is ready and serving.
+    ///
+    /// # Errors
+    /// With kubectl's own words.
+    pub fn apply_examples(&self) -> Result<()> {
+        self.kubectl(&["apply", "-f", "examples/"])?;
+        self.kubectl(&["wait", "--for=condition=Ready", "cell", "--all", "--timeout=120s"])?;
+        eventually(Duration::from_secs(60), || self.all_serving(&["payments-a", "payments-b", "payments-c"]))
+    }
+
+    /// `helm upgrade --install` of a chart of the CRDs.
+    ///
+    /// # Errors
+    /// With helm's own words.
+    pub fn install_crds(&self, chart: &str) -> Result<String> {
+        self.helm(&["upgrade", "--install", "bulkhead-crds", chart, "-n", SYSTEM, "--create-namespace"])
     }
 
     /// `helm upgrade --install` of the main chart with the images of this tree.

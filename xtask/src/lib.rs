@@ -5,6 +5,7 @@ pub mod bench;
 pub mod clock;
 pub mod cluster;
 pub mod command;
+pub mod deny;
 pub mod images;
 pub mod packages;
 pub mod progress;

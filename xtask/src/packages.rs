@@ -39,6 +39,15 @@ pub fn ensure(yes: bool) -> Result<()> {
              `sudo --preserve-env=PATH,HOME`, or use `--provider kind` where Docker is installed"
         );
     }
+    if command::find("go").is_none() {
+        bail!("a local cluster is built with Go, and there is no `go` in PATH: install Go 1.26 or later");
+    }
+    if !command::succeeds(&mut command("unshare", ["--net", "--mount", "true"])) {
+        bail!(
+            "root may not make network namespaces and mounts here, as in a container without privileges: run it on \
+             a machine of its own, or use `--provider kind` where Docker is installed"
+        );
+    }
     let missing = missing();
     if missing.is_empty() {
         return Ok(());

@@ -11,7 +11,7 @@ use crate::cluster::state::{Provider, State};
 use crate::cluster::tools::Tools;
 use crate::cluster::{self, Wanted, down};
 use crate::command::{command, described};
-use crate::{images, packages, progress};
+use crate::{deny, images, packages, progress};
 
 /// What `cargo xtask test` is asked for.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,7 @@ pub fn run(wish: &Wish) -> Result<()> {
             "lints",
             &["clippy", "--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"],
         )?;
+        deny::check()?;
         cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
     }
     match packages::ensure(wish.yes) {

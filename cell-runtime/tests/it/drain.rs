@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bulkhead_cell_runtime::Config;
 use bulkhead_process::Monotonic;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use crate::harness::{PATIENCE, Pod, Stream, ask, config, eventually, get, start_ready};
 
@@ -48,4 +50,17 @@ async fn a_transaction_that_hangs_does_not_keep_it_from_ending() {
     runtime.shutdown.trigger();
     tokio::time::timeout(PATIENCE, runtime.task).await.expect("ends").expect("no panic").expect("no error");
     hanging.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_without_a_whole_request_does_not_keep_it_from_ending() {
+    let web = Pod::start("web").await;
+    let drain_timeout = Duration::from_secs(600);
+    let runtime = start_ready(Config { drain_timeout, ..config(&[&web]) }).await;
+    let _silent = TcpStream::connect(runtime.addresses.traffic).await.expect("is open");
+    let mut half = TcpStream::connect(runtime.addresses.traffic).await.expect("is open");
+    half.write_all(b"POST / HTTP/1.1\r\nhost: ").await.expect("is sent");
+    assert_eq!(ask(runtime.addresses.traffic, get("/")).await.status, StatusCode::OK);
+    runtime.shutdown.trigger();
+    tokio::time::timeout(PATIENCE, runtime.task).await.expect("ends").expect("no panic").expect("no error");
 }

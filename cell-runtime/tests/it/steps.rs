@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{get as on_get, post as on_post};
 use bulkhead_cell_runtime::{CellConfig, Config};
-use bulkhead_crds::template::Step;
+use bulkhead_crds::template::{Service, Step};
 
 use crate::harness::{Pod, post, send, service, start_ready, with};
 
@@ -75,6 +75,18 @@ async fn a_step_that_fails_gives_the_transaction_back_and_ends_it() {
     let answer = send(runtime.addresses.traffic, post("/"), "x").await.expect("is answered");
     assert_eq!(answer.refusal(), (502, Some("ServiceFailed"), Some("restart")));
     assert_eq!(steps.calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_step_was_done_no_refusal_says_that_nothing_happened() {
+    let steps = steps().await;
+    let mut config = config(&steps, &["/append", "/append"]);
+    config.cell.services.push(Service { required: false, ..service("ledger") });
+    config.cell.steps[1].service = "ledger".to_owned();
+    let runtime = start_ready(config).await;
+    let answer = send(runtime.addresses.traffic, post("/"), "x").await.expect("is answered");
+    assert_eq!(answer.refusal(), (502, Some("ServiceFailed"), Some("restart")));
+    assert_eq!(steps.calls.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

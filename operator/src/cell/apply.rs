@@ -137,7 +137,9 @@ async fn write(
     let wanted = comparable(&object.value);
     let mark = &object.value["metadata"]["annotations"][ANNOTATION_APPLIED];
     let live_value = live.map(|live| serde_json::to_value(live).unwrap_or_default());
+    let is_wall = object.resource.kind == "NetworkPolicy";
     if let Some(live_value) = &live_value
+        && (!is_wall || compare::equals(&wanted["spec"], &live_value["spec"]))
         && (compare::matches(&wanted, live_value)
             || context.memory.get(&cell.namespace, &key).is_some_and(|remembered| {
                 *mark == remembered.applied
@@ -242,4 +244,41 @@ pub(crate) fn without_data(context: &Context, observed: &Observed) -> Vec<(Key, 
         })
         .map(|(key, object)| (key.clone(), json!(object.metadata.uid)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::names;
+
+    use super::*;
+    use crate::{fixture, kinds};
+
+    #[tokio::test]
+    async fn an_object_that_somebody_else_made_is_left_alone_and_named() {
+        for labels in [
+            json!({}),
+            json!({names::LABEL_CELL: "a"}),
+            json!({names::LABEL_CELL: "b", names::LABEL_MANAGED_BY: names::MANAGER}),
+        ] {
+            let theirs = json!({"apiVersion": "v1", "kind": "Service",
+                                "metadata": {"name": "web", "namespace": "cell-a", "labels": labels}});
+            let (client, requests) = fixture::api_server(move |line| {
+                (line == "GET /api/v1/namespaces/cell-a/services/web").then(|| (200, theirs.clone()))
+            });
+            let service = kinds::resource("", "v1", "Service", "services");
+            let wanted = ["web", "after-it"].map(|name| Object {
+                resource: service.clone(),
+                name: name.to_owned(),
+                value: json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}),
+                autoscaled: None,
+            });
+            let cell = Identity::of(&fixture::cell());
+            let context = fixture::context(client);
+            let applied = apply(&context, &cell, &wanted, &Observed::default()).await.expect("is over");
+            let problem = applied.problem.expect("it is in the way");
+            assert_eq!(problem.reason, "ObjectNotOwned");
+            assert!(problem.message.contains("Service cell-a/web "), "{problem}");
+            assert_eq!(requests.writes(), [""; 0]);
+        }
+    }
 }

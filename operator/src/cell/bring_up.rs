@@ -41,6 +41,13 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     if report.external {
         return Ok(report);
     }
+    let spread = validate::one_region(cell, &observed.nodes).err();
+    if spread.is_some() && observed.objects.is_empty() {
+        report.problem = spread;
+        return Ok(report);
+    }
+    // What runs already is left as it is, and told.
+    report.held = spread;
     let current = turn::current(cell, observed);
     if observed.namespace.is_none()
         && let Err(problem) = buildable(context, cell, observed, current)
@@ -53,7 +60,7 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     if !namespace(context, cell, observed, &mut report).await? {
         return Ok(report);
     }
-    let target = match turn::target(observed) {
+    let target = match turn::target(cell, observed) {
         Ok(target) => Some(target),
         Err(problem) if current.is_some() => {
             // What happens to a template is no matter of the cells that run with a revision of it.
@@ -96,7 +103,7 @@ fn buildable(
 ) -> Result<(), Problem> {
     let revision = match current {
         Some(current) => current,
-        None => turn::target(observed)?,
+        None => turn::target(cell, observed)?,
     };
     validate::validate(cell, revision, &context.kinds).map(|_| ())
 }
@@ -344,8 +351,130 @@ async fn after(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bulkhead_crds::condition::find;
+    use bulkhead_crds::{CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus};
+    use k8s_openapi::api::core::v1::Node;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
+
     use super::*;
+    use crate::cell::statements::compute;
+    use crate::conditions::{state, statement};
+    use crate::fixture;
     use crate::revision::Recipe;
+
+    fn node(region: &str) -> Arc<PartialObjectMeta<Node>> {
+        let labels = [("topology.kubernetes.io/region".to_owned(), region.to_owned())].into();
+        Arc::new(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }.into_response_partial())
+    }
+
+    /// A Cell whose template is accepted and whose namespace exists with something in it.
+    fn running() -> (Cell, Observed) {
+        let revision = Revision::new("t", Recipe::default(), 1);
+        let mut cell = fixture::cell();
+        cell.status =
+            Some(CellStatus { current_revision: Some(revision.name.clone()), ..CellStatus::default() });
+        let mut template = CellTemplate::new("t", CellTemplateSpec::default());
+        template.status = Some(CellTemplateStatus {
+            latest_revision: Some(revision.name.clone()),
+            ..CellTemplateStatus::default()
+        });
+        let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
+        let observed = Observed {
+            namespace: Some(fixture::namespace(&cell)),
+            objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
+            template: Some(template),
+            revisions: vec![revision],
+            siblings: vec![cell.clone()],
+            ..Observed::default()
+        };
+        (cell, observed)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_made_for_a_cell_that_could_span_regions() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let (mut cell, observed) = running();
+        cell.status = None;
+        let observed = Observed {
+            namespace: None,
+            objects: [].into(),
+            nodes: vec![node("eu-1"), node("us-1")],
+            ..observed
+        };
+        let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        assert_eq!(report.problem.map(|problem| problem.reason), Some("RegionRequired"));
+        assert_eq!(requests.writes(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_runs_already_is_kept_as_it_is_and_told_that_it_may_span_regions() {
+        let run = async |nodes| {
+            let (client, requests) = fixture::api_server(|_| None);
+            let (cell, observed) = running();
+            let observed = Observed { nodes, ..observed };
+            let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+            assert_eq!(report.problem, None);
+            (report.held.map(|problem| problem.reason), requests.writes())
+        };
+        let (held, as_ever) = run(vec![node("eu-1")]).await;
+        assert_eq!(held, None);
+        let (held, writes) = run(vec![node("eu-1"), node("us-1")]).await;
+        assert_eq!(held, Some("RegionRequired"));
+        assert_eq!(writes, as_ever);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_made_in_a_namespace_that_is_being_deleted() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let (cell, observed) = running();
+        let terminating = NamespaceSeen { terminating: true, ..fixture::namespace(&cell) };
+        let observed = Observed { namespace: Some(terminating), ..observed };
+        let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        assert_eq!(report.problem.map(|problem| problem.reason), Some("NamespaceTerminating"));
+        assert_eq!(requests.writes(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn no_cell_takes_the_namespace_of_the_operator_or_of_the_routers_whatever_marks_it_has() {
+        for (operator, routers) in [("cell-a", None), ("bulkhead-system", Some("cell-a"))] {
+            let (client, requests) = fixture::api_server(|_| None);
+            let mut context = fixture::context(client);
+            context.config.namespace = operator.to_owned();
+            context.config.router_namespace = routers.map(ToOwned::to_owned);
+            let (cell, observed) = running();
+            let report = bring_up(&context, &cell, &observed).await.expect("is over");
+            assert_eq!(report.problem.map(|problem| problem.reason), Some("NamespaceReserved"));
+            assert_eq!(requests.writes(), [""; 0]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cell_without_a_template_to_be_made_from_gets_no_namespace_and_says_why() {
+        let refused = statement("Stalled", true, "InvalidTemplate", "spec.objects[0].kind: no");
+        for (stalled, reason, words) in [
+            (None, "TemplateNotFound", "there is no CellTemplate t;"),
+            (Some(refused), "InvalidTemplate", "spec.objects[0].kind: no"),
+        ] {
+            let (client, requests) = fixture::api_server(|_| None);
+            let mut template = CellTemplate::new("t", CellTemplateSpec::default());
+            let conditions = state(&[], stalled.clone().into_iter().collect(), None, "now");
+            template.status = Some(CellTemplateStatus { conditions, ..CellTemplateStatus::default() });
+            let template = stalled.map(|_| template);
+            let observed = Observed { template, ..Observed::default() };
+            let (context, cell) = (fixture::context(client), fixture::cell());
+            let report = bring_up(&context, &cell, &observed).await.expect("is over");
+            let status = compute(&cell, &report, Timestamp::UNIX_EPOCH);
+            for (r#type, holds) in [("Provisioned", false), ("Ready", false), ("Stalled", true)] {
+                let condition = find(&status.conditions, r#type).expect("is stated");
+                assert_eq!((condition.status, condition.reason.as_str()), (holds.into(), reason));
+                assert!(condition.message.contains(words), "{condition:?}");
+            }
+            assert_eq!(requests.writes(), [""; 0]);
+        }
+    }
 
     #[test]
     fn what_another_version_of_bulkhead_made_changes_only_in_its_turn() {

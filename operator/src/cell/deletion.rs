@@ -4,16 +4,18 @@
 use std::time::Duration;
 
 use bulkhead_crds::{Cell, DeletionPolicy, names};
+use jiff::Timestamp;
 use kube::runtime::controller::Action;
 use serde_json::json;
 
 use super::desired::ANNOTATION_RETAINED;
 use super::observe::Observed;
 use super::shift::{self, Purpose};
-use super::validate::{Identity, Ownership, ownership};
+use super::validate::{Identity, Ownership, Problem, ownership};
 use super::{Context, Error, apply, status};
 use crate::clock;
 use crate::kinds;
+use crate::routing_status::snapshot::CellTraffic;
 
 /// What a deleted Cell looks like now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +91,7 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
     let traffic = shift::traffic(observed, &identity.name, made);
     let whose = ownership(cell, observed.namespace.as_ref());
     let left = apply::without_data(context, observed);
-    let view = View {
+    let mut view = View {
         owned: matches!(whose, Ownership::Ours | Ownership::Terminating),
         terminating: whose == Ownership::Terminating,
         retained: observed
@@ -103,24 +105,20 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
         pods: observed.pods.clone(),
         external: !cell.spec.endpoints.is_empty(),
     };
-    let step = next(&view);
-    tracing::debug!(cell = identity.name, ?step, ?view, "deletion");
     let about = context.about(cell);
+    let mut step = next(&view);
+    let mut untold = None;
+    if step == Step::MakeShift
+        && let Err(problem) = make_shift(context, cell, observed).await?
+    {
+        untold = Some(problem);
+        (view.shifted, view.drained) = (true, is_over(&traffic, cell, observed, clock::now()));
+        step = next(&view);
+    }
+    tracing::debug!(cell = identity.name, ?step, ?view, "deletion");
     let uid = observed.namespace.as_ref().map(|seen| seen.uid.clone()).unwrap_or_default();
     match step {
-        Step::MakeShift => {
-            shift::make(context, &identity, Purpose::Delete, "the Cell is being deleted").await?;
-            context
-                .writer
-                .event(
-                    false,
-                    "Draining",
-                    "taken out of the routers' tables for its deletion".to_owned(),
-                    &about,
-                )
-                .await;
-        }
-        Step::AwaitDrain | Step::AwaitPods | Step::AwaitNamespace => {}
+        Step::MakeShift | Step::AwaitDrain | Step::AwaitPods | Step::AwaitNamespace => {}
         Step::RemoveWorkload => {
             for (key, uid) in left {
                 let kind = context.kinds.iter().find(|kind| kind.resource.kind == key.kind);
@@ -153,11 +151,44 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
         Step::Finish => return finish(context, cell, observed).await,
     }
     let message = explain(step, &view, &traffic);
-    status::write_leaving(context, cell, observed, &traffic, &message).await?;
+    status::write_leaving(context, cell, observed, &traffic, &message, untold).await?;
     Ok(Action::requeue(Duration::from_secs(1)))
 }
 
-fn explain(step: Step, view: &View, traffic: &crate::routing_status::snapshot::CellTraffic) -> String {
+/// Takes the cell out of every router's table. A problem where the cluster knows no TrafficShifts, which is no reason to
+/// keep a Cell that somebody deleted.
+async fn make_shift(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+) -> Result<Result<(), Problem>, Error> {
+    match shift::make(context, &Identity::of(cell), Purpose::Delete, "the Cell is being deleted").await {
+        Ok(()) => {
+            let note = "taken out of the routers' tables for its deletion".to_owned();
+            context.writer.event(false, "Draining", note, &context.about(cell)).await;
+            Ok(Ok(()))
+        }
+        Err(error) if error.code() == Some(404) => Ok(Err(Problem::new(
+            "ShiftNotMade",
+            format!(
+                "this cluster knows no TrafficShifts, so the routers were not told to take the cell out ({error}); \
+                 they are waited for {} s at most. Install the chart bulkhead-crds again before other Cells are deleted",
+                observed.drain_timeout_ms / 1000
+            ),
+        ))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the wait for routers that no shift tells is over. They see the Cell's deletion itself; one that does not has
+/// the drain time-out.
+fn is_over(traffic: &CellTraffic, cell: &Cell, observed: &Observed, now: Timestamp) -> bool {
+    let deleted = cell.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0);
+    traffic.is_drained()
+        || now.as_millisecond().saturating_sub(deleted.as_millisecond()) > observed.drain_timeout_ms
+}
+
+fn explain(step: Step, view: &View, traffic: &CellTraffic) -> String {
     match step {
         Step::MakeShift | Step::AwaitDrain => {
             let holding = if traffic.holding.is_empty() {
@@ -203,7 +234,21 @@ async fn finish(context: &Context, cell: &Cell, observed: &Observed) -> Result<A
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_crds::Condition;
+    use bulkhead_crds::condition::find;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
+    use crate::cell::observe::NamespaceSeen;
+    use crate::fixture;
+
+    /// Deleted at that time, with all that is in it.
+    fn deleted(at: &str) -> Cell {
+        let mut cell = fixture::cell();
+        cell.spec.deletion_policy = DeletionPolicy::Delete;
+        cell.metadata.deletion_timestamp = Some(Time(at.parse().expect("a time")));
+        cell
+    }
 
     fn serving() -> View {
         View { owned: true, objects: 9, pods: vec!["web-1".to_owned()], ..View::default() }
@@ -260,5 +305,60 @@ mod tests {
         check(&external, Step::MakeShift);
         check(&View { shifted: true, ..external.clone() }, Step::AwaitDrain);
         check(&View { shifted: true, drained: true, ..external }, Step::Finish);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_into_a_namespace_that_is_being_deleted_already() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let cell = deleted("2020-01-01T00:00:00Z");
+        let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
+        let observed = Observed {
+            namespace: Some(NamespaceSeen { terminating: true, ..fixture::namespace(&cell) }),
+            objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
+            pods: vec!["one".to_owned(), "two".to_owned()],
+            ..Observed::default()
+        };
+        advance(&fixture::context(client), &cell, &observed).await.expect("waits");
+        assert_eq!(requests.writes(), ["PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status"]);
+    }
+
+    #[tokio::test]
+    async fn a_cell_goes_though_the_cluster_knows_no_shifts_once_the_routers_had_their_time() {
+        let gone = |drain_timeout_ms, at: &str| {
+            let cell = deleted(at);
+            let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
+            let observed = Observed {
+                namespace: Some(fixture::namespace(&cell)),
+                objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
+                pods: vec!["one".to_owned(), "two".to_owned()],
+                drain_timeout_ms,
+                ..Observed::default()
+            };
+            (cell, observed)
+        };
+        let (shifts, status) = (
+            "POST /apis/bulkhead.dev/v1alpha1/trafficshifts",
+            "PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status",
+        );
+        let run = async |(cell, observed): (Cell, Observed)| {
+            let (client, requests) = fixture::api_server(move |line| {
+                (line == shifts).then(|| fixture::failure(404, "unknown kind"))
+            });
+            advance(&fixture::context(client), &cell, &observed).await.expect("goes on");
+            requests
+        };
+        // Nobody has asked the routers in this picture, so the cell is not known to be drained.
+        let waiting = run(gone(i64::MAX, "2020-01-01T00:00:00Z")).await;
+        assert_eq!(waiting.writes(), [shifts, status]);
+        let conditions: Vec<Condition> =
+            serde_json::from_value(waiting.body(status)["status"]["conditions"].clone()).expect("are some");
+        let stalled = find(&conditions, "Stalled").expect("is stated");
+        assert_eq!((stalled.status, stalled.reason.as_str()), (true.into(), "ShiftNotMade"));
+        assert!(stalled.message.contains("routers were not told"), "{stalled:?}");
+        assert_eq!(waiting.events(), ["ShiftNotMade"]);
+
+        let over = run(gone(30_000, "2020-01-01T00:00:00Z")).await;
+        let removed = "DELETE /api/v1/namespaces/cell-a/serviceaccounts/cell-runtime";
+        assert_eq!(over.writes(), [shifts, removed, status]);
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bulkhead_crds::{Cell, CellTemplate, TrafficShift, names};
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::PartialObjectMeta;
 use serde_json::Value;
 
 use super::Context;
@@ -31,6 +32,7 @@ pub(crate) struct Observed {
     /// What the cell's orchestrators say; None before they have addresses.
     pub voices: Option<Voices>,
     pub api_server: Vec<ApiServer>,
+    pub nodes: Vec<Arc<PartialObjectMeta<Node>>>,
     /// The longest drain time-out of any Router, in milliseconds.
     pub drain_timeout_ms: i64,
     /// Names of the cell's pods that have not ended; asked only while the Cell is deleted.
@@ -64,6 +66,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         snapshot: context.snapshot.borrow().clone(),
         voices: context.voices.borrow().cells.get(cell.name()).cloned(),
         api_server: api_server(context),
+        nodes: stores.nodes.state(),
         drain_timeout_ms: drain_timeout_ms(context),
         pods: Vec::new(),
         failures: Vec::new(),

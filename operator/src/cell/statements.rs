@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pub problem: Option<Problem>,
     /// A problem that time alone may cure.
     pub passing: bool,
-    /// Why it stays at its own revision for good, though it runs well with it.
+    /// What people must cure though it runs well: why it stays at its own revision for good, or may span regions.
     pub held: Option<Problem>,
     pub health: Health,
     pub voices: Option<Voices>,

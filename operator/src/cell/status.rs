@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::health::judge;
 use super::observe::Observed;
 use super::statements::{Report, compute};
+use super::validate::Problem;
 use super::{Context, Error};
 use crate::clock;
 use crate::routing_status::snapshot::CellTraffic;
@@ -98,7 +99,7 @@ async fn tell(context: &Context, cell: &Cell, before: &[Condition], after: &[Con
     }
 }
 
-/// The status of a Cell that is being deleted.
+/// The status of a Cell that is being deleted; `held` is what people should know of.
 ///
 /// # Errors
 /// What the API server said.
@@ -108,6 +109,7 @@ pub(crate) async fn write_leaving(
     observed: &Observed,
     traffic: &CellTraffic,
     message: &str,
+    held: Option<Problem>,
 ) -> Result<(), Error> {
     let last = cell.status.clone().unwrap_or_default();
     let report = Report {
@@ -122,7 +124,34 @@ pub(crate) async fn write_leaving(
         drained: traffic.is_drained(),
         external: !cell.spec.endpoints.is_empty(),
         leaving: Some(message.to_owned()),
+        held,
         ..Report::default()
     };
     write(context, cell, &report).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::fixture;
+
+    #[tokio::test]
+    async fn an_event_tells_of_a_status_only_once_that_is_written() {
+        let away = AtomicBool::new(true);
+        let (client, requests) = fixture::api_server(move |line| {
+            let fails = line.ends_with("/status") && away.swap(false, Ordering::SeqCst);
+            fails.then(|| fixture::failure(500, "no leader"))
+        });
+        let context = fixture::context(client);
+        let stuck = Report { problem: Some(Problem::new("NamespaceNotOwned", "text")), ..Report::default() };
+
+        assert!(write(&context, &fixture::cell(), &stuck).await.is_err());
+        assert_eq!(requests.events(), [""; 0]);
+        write(&context, &fixture::cell(), &stuck).await.expect("is written");
+        assert_eq!(requests.events(), ["NamespaceNotOwned"]);
+        let last = requests.all().pop().expect("something was sent");
+        assert!(last.ends_with("/events"), "{last}");
+    }
 }

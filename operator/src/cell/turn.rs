@@ -1,8 +1,8 @@
 //! Where a cell and its siblings stand between revisions: from what was observed to the values that `rollout` decides on.
 //! Pure.
 
-use bulkhead_crds::condition::is_true;
-use bulkhead_crds::{Cell, names};
+use bulkhead_crds::condition::{find, is_true};
+use bulkhead_crds::{Cell, ConditionStatus, names};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -13,14 +13,14 @@ use super::shift::{self, Purpose};
 use super::validate::{self, Problem};
 use crate::revision::Revision;
 use crate::rollout::Member;
+use crate::template::controller::REVISION_REFUSED;
 
 /// The newest accepted revision of the Cell's template.
-pub(super) fn target(observed: &Observed) -> Result<&Revision, Problem> {
+pub(super) fn target<'a>(cell: &Cell, observed: &'a Observed) -> Result<&'a Revision, Problem> {
     let Some(template) = &observed.template else {
-        return Err(Problem::new(
-            "TemplateNotFound",
-            "the CellTemplate that spec.template names does not exist",
-        ));
+        let name = cell.spec.template.as_deref().unwrap_or_default();
+        let text = format!("there is no CellTemplate {name}; make it, or name another in spec.template");
+        return Err(Problem::new("TemplateNotFound", text));
     };
     let latest = template.status.as_ref().and_then(|status| status.latest_revision.as_deref());
     let found = observed.revisions.iter().find(|revision| Some(revision.name.as_str()) == latest);
@@ -28,11 +28,17 @@ pub(super) fn target(observed: &Observed) -> Result<&Revision, Problem> {
         return Ok(found);
     }
     let conditions = template.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    match bulkhead_crds::condition::find(conditions, "Ready") {
-        Some(ready) if !is_true(conditions, "Ready") => Err(Problem::new(
-            "InvalidTemplate",
-            format!("CellTemplate {} is not accepted: {}", template.name_any(), ready.message),
-        )),
+    match find(conditions, "Stalled") {
+        Some(stalled) if stalled.status == ConditionStatus::True => {
+            let reason =
+                if stalled.reason == REVISION_REFUSED { REVISION_REFUSED } else { "InvalidTemplate" };
+            let text = format!(
+                "CellTemplate {} is not accepted, so nothing new is made from it: {}",
+                template.name_any(),
+                stalled.message
+            );
+            Err(Problem::new(reason, text))
+        }
         _ => Err(Problem::new(
             "TemplateNotChecked",
             format!("CellTemplate {} is being checked", template.name_any()),
@@ -97,5 +103,34 @@ fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision
         excluded: outdated && validate::validate(cell, target, &context.kinds).is_err(),
         leaving: cell.metadata.deletion_timestamp.is_some(),
         at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::{CellTemplate, CellTemplateSpec, CellTemplateStatus};
+
+    use super::*;
+    use crate::conditions::{state, statement};
+    use crate::fixture;
+
+    #[test]
+    fn a_cell_of_a_template_that_is_not_accepted_says_why_it_is_not() {
+        let check = |stalled: Option<&str>, expected: &str| {
+            let mut template = CellTemplate::new("t", CellTemplateSpec::default());
+            let statements = stalled.map(|reason| statement("Stalled", true, reason, "the words"));
+            let conditions = state(&[], statements.into_iter().collect(), None, "now");
+            template.status = Some(CellTemplateStatus { conditions, ..CellTemplateStatus::default() });
+            let observed = Observed { template: Some(template), ..Observed::default() };
+            let problem = target(&fixture::cell(), &observed).expect_err("there is no revision");
+            assert_eq!(problem.reason, expected, "{problem}");
+            assert_eq!(problem.message.ends_with(": the words"), stalled.is_some(), "{problem}");
+        };
+        let missing = target(&fixture::cell(), &Observed::default()).expect_err("there is no template");
+        assert_eq!(missing.reason, "TemplateNotFound");
+        assert!(missing.message.starts_with("there is no CellTemplate t;"), "{missing}");
+        check(Some("RevisionRefused"), "RevisionRefused");
+        check(Some("InvalidTemplate"), "InvalidTemplate");
+        check(None, "TemplateNotChecked");
     }
 }

@@ -1,10 +1,13 @@
 //! From a Cell and what was observed to something that can be built: whose the namespace is, which revision applies,
 //! what the template makes of the Cell's values. Pure; nothing after it looks at raw specs again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bulkhead_crds::cell::{Capacity, Quota};
 use bulkhead_crds::{Cell, names};
+use k8s_openapi::api::core::v1::Node;
+use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 
 use super::desired::ANNOTATION_RETAINED;
@@ -12,6 +15,10 @@ use super::observe::NamespaceSeen;
 use crate::kinds::Kinds;
 use crate::revision::Revision;
 use crate::template;
+
+/// Well-known labels of nodes.
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Why a Cell cannot be built now, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,25 +139,51 @@ pub(crate) fn validate(cell: &Cell, revision: &Revision, kinds: &Kinds) -> Resul
             Problem::new(reason, format!("{refusal} (in {whose}, for revision {})", revision.name))
         })?;
     let placement = spec.placement.clone().unwrap_or_default();
-    let mut node_selector = placement.node_selector;
-    for (label, value) in
-        [("topology.kubernetes.io/region", placement.region), ("topology.kubernetes.io/zone", placement.zone)]
-    {
-        if let Some(value) = value {
-            node_selector.insert(label.to_owned(), value);
-        }
-    }
     Ok(ValidCell {
         name: cell.name().to_owned(),
         namespace: cell.namespace_name(),
         revision: revision.clone(),
         objects,
-        node_selector,
+        node_selector: node_selector(cell),
         tolerations: json!(placement.tolerations),
         dedicated_nodes: placement.dedicated_nodes,
         quota: spec.quota.clone().unwrap_or_default(),
         capacity: spec.capacity.clone(),
     })
+}
+
+fn node_selector(cell: &Cell) -> BTreeMap<String, String> {
+    let Some(placement) = &cell.spec.placement else { return BTreeMap::new() };
+    let mut selector = placement.node_selector.clone();
+    for (label, value) in [(REGION, &placement.region), (ZONE, &placement.zone)] {
+        selector.extend(value.clone().map(|value| (label.to_owned(), value)));
+    }
+    selector
+}
+
+/// A cell never spans regions: the nodes that its pods may run on must all be in one. Nodes that say no region count
+/// for none.
+///
+/// # Errors
+/// The regions, and what to do: the Cell's region cannot be set once it exists.
+pub(crate) fn one_region(cell: &Cell, nodes: &[Arc<PartialObjectMeta<Node>>]) -> Result<(), Problem> {
+    let selector = node_selector(cell);
+    let labels = nodes.iter().filter_map(|node| node.metadata.labels.as_ref());
+    let regions: BTreeSet<&str> = labels
+        .filter(|labels| selector.iter().all(|(label, value)| labels.get(label) == Some(value)))
+        .filter_map(|labels| labels.get(REGION).map(String::as_str))
+        .collect();
+    if regions.len() < 2 {
+        return Ok(());
+    }
+    let regions = Vec::from_iter(regions).join(", ");
+    Err(Problem::new(
+        "RegionRequired",
+        format!(
+            "its nodes are in regions {regions}, and a cell never spans regions: make a Cell with \
+             spec.placement.region set to one of them in place of this one, which cannot get a region any more"
+        ),
+    ))
 }
 
 /// Checks that need neither template nor namespace.
@@ -188,6 +221,8 @@ pub(crate) fn admit(cell: &Cell, reserved: &[&str], allow_endpoints: bool) -> Re
 #[cfg(test)]
 mod tests {
     use bulkhead_crds::{CellSpec, CellStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use kube::core::PartialObjectMetaExt;
 
     use super::*;
 
@@ -254,6 +289,41 @@ mod tests {
         let valid = validate(&cell, &Revision::default(), &Kinds::new(&[])).expect("is fine");
         assert_eq!(valid.node_selector.get("topology.kubernetes.io/region").map(String::as_str), Some("r"));
         assert_eq!(valid.node_selector.get("topology.kubernetes.io/zone").map(String::as_str), Some("z"));
+    }
+
+    #[test]
+    fn a_cell_that_could_run_in_two_regions_is_told_which_and_that_it_needs_one() {
+        let node = |labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned()));
+            let metadata = ObjectMeta { labels: Some(labels.collect()), ..ObjectMeta::default() };
+            Arc::new(metadata.into_response_partial::<Node>())
+        };
+        let region = "topology.kubernetes.io/region";
+        let (eu, us) = (
+            node(&[(region, "eu-1"), ("topology.kubernetes.io/zone", "eu-1a")]),
+            node(&[(region, "us-1"), ("pool", "large")]),
+        );
+        let check = |placement: Value, nodes: &[&Arc<PartialObjectMeta<Node>>], expected: Option<&str>| {
+            let mut cell = cell(None, None);
+            cell.spec.placement = serde_json::from_value(placement.clone()).expect("is one");
+            let nodes: Vec<_> = nodes.iter().map(|node| Arc::clone(node)).collect();
+            match (one_region(&cell, &nodes), expected) {
+                (Ok(()), None) => {}
+                (Err(problem), Some(text)) if problem.reason == "RegionRequired" => {
+                    assert!(problem.message.contains(text), "{problem}");
+                }
+                (other, _) => panic!("{placement} led to {other:?}"),
+            }
+        };
+        check(Value::Null, &[&us, &eu, &us], Some("in regions eu-1, us-1,"));
+        check(json!({"dedicatedNodes": true}), &[&us, &eu], Some("in regions eu-1, us-1,"));
+        check(Value::Null, &[&eu, &eu, &node(&[])], None);
+        check(Value::Null, &[], None);
+        for bound in
+            [json!({"region": "eu-1"}), json!({"zone": "eu-1a"}), json!({"nodeSelector": {"pool": "large"}})]
+        {
+            check(bound, &[&us, &eu], None);
+        }
     }
 
     #[test]

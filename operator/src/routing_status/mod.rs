@@ -1,6 +1,7 @@
 //! Keeps the status of RoutingPolicies, Routers and TrafficShifts: one loop that looks whenever an object or an answer of
 //! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own.
 
+mod drained;
 mod housekeeping;
 mod policies;
 pub(crate) mod poll;
@@ -55,6 +56,8 @@ pub(crate) async fn run(
 ) {
     context.stores.ready().await;
     let mut snapshots = context.snapshot.clone();
+    // What was written last is truer than what a new leader knows before it has asked.
+    let _ = snapshots.wait_for(|snapshot| snapshot.asked).await;
     let mut written = Written::new();
     let mut judged = Judged::default();
     let mut said = unreadable::Said::new();
@@ -88,15 +91,15 @@ fn identity(meta: &ObjectMeta) -> (String, String) {
 async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &mut Written) -> (bool, bool) {
     let at = clock::now();
     let now = clock::rfc3339(at);
-    judged.renew(world);
-    let (verdicts, shift_verdicts) = &judged.verdicts;
+    judged.renew(world, at);
+    let Verdicts { policies, shifts, drained } = &judged.verdicts;
     let mut open = world.cells.iter().any(|cell| is_moving(cell, world, at));
     let mut failed = false;
     let mut statuses: Vec<(ApiResource, Target<'_>, Value, bool)> = Vec::new();
     for policy in &world.policies {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
-        let about: Vec<_> = verdicts.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
-        let status = policies::status(policy, &about, &world.snapshot, &now);
+        let about: Vec<_> = policies.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
+        let status = policies::status(policy, &about, drained, &world.snapshot, &now);
         let same = policy.status.as_ref() == Some(&status);
         open |= waits(&status.parents.iter().flat_map(|parent| &parent.conditions).collect::<Vec<_>>());
         statuses.push((
@@ -113,7 +116,7 @@ async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &m
         statuses.push((resource("Router", "routers"), Target::of(router), to_value(&status), same));
     }
     for shift in &world.shifts {
-        let verdict = shift_verdicts.get(&shift.name_any());
+        let verdict = shifts.get(&shift.name_any());
         let status = shifts::status(shift, verdict, &world.snapshot, at);
         let same = shift.status.as_ref() == Some(&status);
         open |= waits(&status.conditions.iter().collect::<Vec<_>>());
@@ -140,7 +143,15 @@ async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &m
     (open, failed)
 }
 
-type Verdicts = (HashMap<(String, String), Vec<ParentVerdict>>, HashMap<String, ShiftVerdict>);
+/// What the tables make of the objects.
+#[derive(Default)]
+struct Verdicts {
+    /// By namespace and name.
+    policies: HashMap<(String, String), Vec<ParentVerdict>>,
+    shifts: HashMap<String, ShiftVerdict>,
+    /// `NAMESPACE/POLICY/RULE` of each rule that nobody is left to serve.
+    drained: HashSet<String>,
+}
 
 /// Verdicts, and what they were made from: judging is the dearest part, and answers of routers change none.
 #[derive(Default)]
@@ -150,17 +161,17 @@ struct Judged {
 }
 
 impl Judged {
-    fn renew(&mut self, world: &World) {
-        let made_from = fingerprint(world);
+    fn renew(&mut self, world: &World, now: Timestamp) {
+        let made_from = fingerprint(world, now);
         if self.made_from != made_from {
             self.made_from = made_from;
-            self.verdicts = judge(world);
+            self.verdicts = judge(world, now);
         }
     }
 }
 
-/// Changes with every object that a table is built from, and with nothing that is only status.
-fn fingerprint(world: &World) -> u64 {
+/// Changes with every object that a table is built from and with the end of a shift, and with nothing that is only status.
+fn fingerprint(world: &World, now: Timestamp) -> u64 {
     fn add<K: ResourceExt>(objects: &[K], hasher: &mut DefaultHasher) {
         for object in objects {
             let meta = object.meta();
@@ -173,13 +184,13 @@ fn fingerprint(world: &World) -> u64 {
     add(&world.routers, &mut hasher);
     add(&world.policies, &mut hasher);
     add(&world.shifts, &mut hasher);
+    world.shifts.iter().filter(|shift| shifts::has_ended(shift, now)).count().hash(&mut hasher);
     hasher.finish()
 }
 
 /// What every Router's table makes of policies and shifts: the very code that the routers run.
-fn judge(world: &World) -> Verdicts {
-    let mut verdicts: HashMap<(String, String), Vec<ParentVerdict>> = HashMap::new();
-    let mut shifts: HashMap<String, ShiftVerdict> = HashMap::new();
+fn judge(world: &World, now: Timestamp) -> Verdicts {
+    let mut verdicts = Verdicts::default();
     let names: Vec<String> = world.routers.iter().map(ResourceExt::name_any).collect();
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let policies: Vec<&RoutingPolicy> = world.policies.iter().collect();
@@ -192,19 +203,21 @@ fn judge(world: &World) -> Verdicts {
             shifts: world.shifts.iter().collect(),
         };
         let made = build(&inputs);
+        verdicts.drained.extend(drained::rules(&made.table, now).map(|rule| rule.as_str().to_owned()));
         all.extend(made.verdicts);
         for verdict in made.shifts {
             // A shift of a rule is known to the Routers that have the rule; one of them is enough.
-            let better = shifts.get(&verdict.name).is_none_or(|last| !last.accepted.ok);
+            let better = verdicts.shifts.get(&verdict.name).is_none_or(|last| !last.accepted.ok);
             if better {
-                shifts.insert(verdict.name.clone(), verdict);
+                verdicts.shifts.insert(verdict.name.clone(), verdict);
             }
         }
     }
     for verdict in all {
-        verdicts.entry((verdict.namespace.clone(), verdict.name.clone())).or_default().push(verdict);
+        let name = (verdict.namespace.clone(), verdict.name.clone());
+        verdicts.policies.entry(name).or_default().push(verdict);
     }
-    (verdicts, shifts)
+    verdicts
 }
 
 /// Whether a condition still waits for routers.

@@ -1,19 +1,22 @@
 //! What the status of a RoutingPolicy says, purely: what the table builder makes of it, which router pods serve it, and
 //! where its traffic goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use bulkhead_crds::policy::{ParentStatus, RuleStatus};
 use bulkhead_crds::{ConditionStatus, RoutingPolicy, RoutingPolicyStatus};
+use bulkhead_protocol::Reason;
 use bulkhead_routing::table::{Outcome, ParentVerdict};
 
 use super::snapshot::{Progress, Snapshot, Wanted};
 use crate::conditions::{Statement, state, statement};
 
-/// The status that follows for one policy; `verdicts` are those about it.
+/// The status that follows for one policy; `verdicts` are those about it, `drained` the rules that nobody is left to
+/// serve, of all policies.
 pub(super) fn status(
     policy: &RoutingPolicy,
     verdicts: &[&ParentVerdict],
+    drained: &HashSet<String>,
     snapshot: &Snapshot,
     now: &str,
 ) -> RoutingPolicyStatus {
@@ -43,9 +46,10 @@ pub(super) fn status(
         }
     });
     let parents = parents.collect();
+    let statements = [ready(&all)].into_iter().chain(all_drained(policy, drained)).collect();
     RoutingPolicyStatus {
         observed_generation: generation,
-        conditions: state(&last.conditions, vec![ready(&all)], generation, now),
+        conditions: state(&last.conditions, statements, generation, now),
         parents,
         rules: rules(policy, snapshot),
     }
@@ -128,12 +132,33 @@ fn ready(parents: &[(String, Vec<Statement>)]) -> Statement {
     }
 }
 
-/// Where each rule's traffic goes: the mean over the routers, which differ only while they learn of a change.
-fn rules(policy: &RoutingPolicy, snapshot: &Snapshot) -> Vec<RuleStatus> {
+/// True while a rule has no cell left to send to, whatever their health; else not stated. Such a policy is as Ready as
+/// any: that may be just what its owner wants.
+fn all_drained(policy: &RoutingPolicy, drained: &HashSet<String>) -> Option<Statement> {
+    let names = policy.spec.rules.iter().map(|rule| rule.name.as_str());
+    let names: Vec<&str> = names.filter(|rule| drained.contains(&rule_id(policy, rule))).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let reason = Reason::AllDrained.as_str();
+    let text = format!(
+        "every cell of these rules has weight 0, is drained or is disabled, so all that they match is answered 503: {}; \
+         give a cell of each a weight in the policy, make it Active in its spec, or end the TrafficShift that holds it",
+        names.join(", ")
+    );
+    Some(statement(reason, true, reason, text))
+}
+
+fn rule_id(policy: &RoutingPolicy, rule: &str) -> String {
     let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
     let name = policy.metadata.name.as_deref().unwrap_or_default();
+    format!("{namespace}/{name}/{rule}")
+}
+
+/// Where each rule's traffic goes: the mean over the routers, which differ only while they learn of a change.
+fn rules(policy: &RoutingPolicy, snapshot: &Snapshot) -> Vec<RuleStatus> {
     let rule = |rule: &str| {
-        let id = format!("{namespace}/{name}/{rule}");
+        let id = rule_id(policy, rule);
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         let mut routers = 0_u64;
         for pod in snapshot.routers.iter().filter(|pod| !pod.gone) {
@@ -213,7 +238,8 @@ mod tests {
     }
 
     fn made(accepted: bool, routers: Vec<RouterPod>) -> RoutingPolicyStatus {
-        status(&policy(), &[&verdict(accepted)], &Snapshot { asked: true, routers }, "now")
+        let snapshot = Snapshot { asked: true, routers };
+        status(&policy(), &[&verdict(accepted)], &HashSet::new(), &snapshot, "now")
     }
 
     #[test]
@@ -240,6 +266,23 @@ mod tests {
         assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "Conflict"));
         let programmed = find(&refused.parents[0].conditions, "Programmed").expect("is stated");
         assert_eq!((programmed.status, programmed.reason.as_str()), (ConditionStatus::False, "NotAccepted"));
+    }
+
+    #[test]
+    fn a_policy_with_a_rule_that_nobody_serves_is_ready_and_says_which_rule_gets_503() {
+        let check = |drained: &[&str], expected: bool| {
+            let snapshot = Snapshot { asked: true, routers: vec![pod("r-0", 3, 0)] };
+            let drained = drained.iter().map(|rule| (*rule).to_owned()).collect();
+            let status = status(&policy(), &[&verdict(true)], &drained, &snapshot, "now");
+            assert!(is_true(&status.conditions, "Ready"), "{status:?}");
+            assert_eq!(is_true(&status.conditions, "AllDrained"), expected, "{status:?}");
+            status
+        };
+        let drained = check(&["apps/p/all", "apps/other/all"], true);
+        let stated = find(&drained.conditions, "AllDrained").expect("is stated");
+        assert!(stated.message.contains("503: all;"), "{stated:?}");
+        check(&["apps/other/all", "elsewhere/p/all"], false);
+        check(&[], false);
     }
 
     #[test]

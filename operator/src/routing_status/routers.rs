@@ -16,15 +16,14 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
         generation: generation.unwrap_or(0),
     };
     let progress = snapshot.progress(Some(name), wanted);
-    let programmed = programmed(&progress, snapshot.asked, wanted.generation);
-    let from_disk: Vec<&str> = snapshot
-        .routers
-        .iter()
-        .filter(|pod| {
-            pod.router == name && !pod.gone && pod.serving.as_ref().is_some_and(|one| one.from_disk)
-        })
-        .map(|pod| pod.pod.as_str())
-        .collect();
+    let mut programmed = programmed(&progress, snapshot.asked, wanted.generation);
+    let own = snapshot.routers.iter().filter(|pod| pod.router == name && !pod.gone);
+    let serving = own.filter_map(|pod| Some((pod.pod.as_str(), pod.serving.as_ref()?)));
+    let closed = serving.clone().find_map(|(pod, serving)| Some((pod, serving.closed.values().next()?)));
+    if let Some((pod, why)) = closed {
+        programmed = statement("Programmed", false, "ListenerNotOpen", format!("{pod}: {why}"));
+    }
+    let from_disk: Vec<&str> = serving.filter(|(_, serving)| serving.from_disk).map(|(pod, _)| pod).collect();
     let mut ready =
         statement("Ready", programmed.status, programmed.reason.clone(), programmed.message.clone());
     if !from_disk.is_empty() {
@@ -41,18 +40,52 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bulkhead_crds::RouterSpec;
-    use bulkhead_crds::condition::find;
+    use bulkhead_crds::condition::{ConditionStatus, find, is_true};
+    use bulkhead_protocol::Serving;
+    use bulkhead_protocol::serving::ObjectVersion;
+
+    use super::super::snapshot::RouterPod;
 
     use super::*;
 
-    #[test]
-    fn a_router_without_pods_says_so() {
+    fn router() -> Router {
         let spec =
             RouterSpec { listeners: vec![], drain_timeout: Default::default(), allowed_namespaces: vec![] };
-        let router = Router::new("r", spec);
-        let status = status(&router, &Snapshot { asked: true, routers: vec![] }, "now");
+        Router::new("r", spec)
+    }
+
+    #[test]
+    fn a_router_without_pods_says_so() {
+        let status = status(&router(), &Snapshot { asked: true, routers: vec![] }, "now");
         assert_eq!((status.replicas, status.current_replicas), (Some(0), Some(0)));
         assert_eq!(find(&status.conditions, "Ready").map(|ready| ready.reason.as_str()), Some("NoRouter"));
+    }
+
+    #[test]
+    fn a_listener_that_a_pod_cannot_open_is_told() {
+        let mut router = router();
+        (router.metadata.uid, router.metadata.generation) = (Some("u".to_owned()), Some(1));
+        let version = ObjectVersion { uid: "u".to_owned(), generation: 1 };
+        let mut serving =
+            Serving { objects: [("Router/r".to_owned(), version)].into(), ..Serving::default() };
+        let made = |serving: &Serving| {
+            let pod = RouterPod {
+                router: "r".to_owned(),
+                pod: "r-0".to_owned(),
+                serving: Some(Arc::new(serving.clone())),
+                silent: false,
+                gone: false,
+            };
+            status(&router, &Snapshot { asked: true, routers: vec![pod] }, "now")
+        };
+        assert!(is_true(&made(&serving).conditions, "Ready"));
+        serving.closed.insert("http".to_owned(), "listener http cannot be opened".to_owned());
+        let closed = made(&serving);
+        let ready = find(&closed.conditions, "Ready").expect("is stated");
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "ListenerNotOpen"));
+        assert_eq!(ready.message, "r-0: listener http cannot be opened");
     }
 }

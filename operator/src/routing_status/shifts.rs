@@ -22,7 +22,6 @@ pub(super) fn status(
         uid: shift.metadata.uid.as_deref().unwrap_or_default(),
         generation: generation.unwrap_or(0),
     };
-    let end = shift.spec.expires_at.as_deref().and_then(|end| end.parse::<Timestamp>().ok());
     let accepted = match verdict {
         Some(verdict) => statement(
             "Accepted",
@@ -32,7 +31,7 @@ pub(super) fn status(
         ),
         None => statement("Accepted", false, "NoRouter", "there is no Router that could apply it"),
     };
-    let programmed = if end.is_some_and(|end| end <= now) {
+    let programmed = if has_ended(shift, now) {
         statement("Programmed", false, "Expired", "it has ended and changes nothing; delete it")
     } else if accepted.status != true.into() {
         not_accepted()
@@ -49,6 +48,12 @@ pub(super) fn status(
         observed_generation: generation,
         conditions: state(conditions, vec![ready, accepted, programmed], generation, &rfc3339(now)),
     }
+}
+
+/// Whether its own end has come; it changes nothing from then on.
+pub(super) fn has_ended(shift: &TrafficShift, now: Timestamp) -> bool {
+    let end = shift.spec.expires_at.as_deref().and_then(|end| end.parse::<Timestamp>().ok());
+    end.is_some_and(|end| end <= now)
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::Refusal;
 use crate::cell::Context;
+use crate::cell::validate::Problem;
 use crate::conditions::{Statement, state, statement};
 use crate::revision::{self, Recipe, Revision};
 use crate::writer::Error;
@@ -23,6 +23,8 @@ use crate::{clock, kinds, stores};
 const DEBOUNCE: Duration = Duration::from_millis(100);
 const RESYNC: Duration = Duration::from_secs(300);
 const RETRY: Duration = Duration::from_secs(2);
+/// Reason of a template that is legal and whose revision cannot be kept.
+pub(crate) const REVISION_REFUSED: &str = "RevisionRefused";
 
 /// Looks at every template whenever one, a revision or a cell changes.
 pub(crate) async fn run(context: Arc<Context>, mut changed: watch::Receiver<u64>) {
@@ -64,17 +66,20 @@ async fn reconcile(
     let name = template.name_any();
     let revisions: Vec<_> =
         stored(context, &name).iter().filter_map(|stored| Revision::read(stored)).collect();
-    let accepted = super::check(&template.spec, &context.kinds);
     let last = template.status.as_ref().and_then(|status| status.latest_revision.clone());
-    let latest = match &accepted {
-        Ok(()) => Some(keep(context, template, &revisions).await?),
-        Err(_) => last,
+    let (latest, problem) = match super::check(&template.spec, &context.kinds) {
+        Ok(()) => match keep(context, template, &revisions).await {
+            Ok(revision) => (Some(revision), None),
+            Err(error) if error.is_refusal() => (last, Some(refused(context, &error))),
+            Err(error) => return Err(error),
+        },
+        Err(refusal) => (last, Some(Problem::new("InvalidTemplate", refusal.to_string()))),
     };
     let cells: Vec<Cell> = stores::readable(&context.stores.cells)
         .into_iter()
         .filter(|cell| cell.spec.template.as_deref() == Some(name.as_str()))
         .collect();
-    let status = status(template, latest.as_deref(), &accepted, &cells);
+    let status = status(template, latest.as_deref(), problem.as_ref(), &cells);
     write(context, template, &status, written).await?;
     prune(context, &name, &revisions, latest.as_deref(), &cells).await
 }
@@ -106,10 +111,21 @@ async fn keep(context: &Context, template: &CellTemplate, revisions: &[Revision]
     Ok(revision.name)
 }
 
+/// Without its revision nothing could be made from the template, so it stands as if it were not legal itself.
+fn refused(context: &Context, error: &Error) -> Problem {
+    let cure = if error.is_too_large() {
+        "make the template smaller; long texts can lie in the image, or in volumes".to_owned()
+    } else {
+        format!("allow it in namespace {}, or change the template", context.config.namespace)
+    };
+    Problem::new(REVISION_REFUSED, format!("its revision is refused by the API server ({error}): {cure}"))
+}
+
+/// `problem` is why no revision could be made of the template as it is now.
 fn status(
     template: &CellTemplate,
     latest: Option<&str>,
-    accepted: &Result<(), Refusal>,
+    problem: Option<&Problem>,
     cells: &[Cell],
 ) -> CellTemplateStatus {
     let at_latest = |cell: &&Cell| {
@@ -118,7 +134,7 @@ fn status(
     };
     let updated = cells.iter().filter(at_latest).count();
     let conditions = template.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    let statements = statements(latest, accepted, cells.len(), updated);
+    let statements = statements(latest, problem, cells.len(), updated);
     CellTemplateStatus {
         observed_generation: template.metadata.generation,
         latest_revision: latest.map(ToOwned::to_owned),
@@ -135,23 +151,18 @@ fn status(
 
 fn statements(
     latest: Option<&str>,
-    accepted: &Result<(), Refusal>,
+    problem: Option<&Problem>,
     cells: usize,
     updated: usize,
 ) -> Vec<Statement> {
     let count = format!("{updated} of {cells} cells have revision {}", latest.unwrap_or("none"));
-    match accepted {
-        Err(refusal) => vec![
-            statement(
-                "Ready",
-                false,
-                "InvalidTemplate",
-                format!("{refusal}; cells keep the revision that they have"),
-            ),
+    match problem {
+        Some(Problem { reason, message }) => vec![
+            statement("Ready", false, *reason, format!("{message}; cells keep the revision that they have")),
             statement("Reconciling", false, "Refused", "nothing is under way"),
-            statement("Stalled", true, "InvalidTemplate", refusal.to_string()),
+            statement("Stalled", true, *reason, message.clone()),
         ],
-        Ok(()) => vec![
+        None => vec![
             statement("Ready", true, "Accepted", count.clone()),
             statement(
                 "Reconciling",
@@ -235,6 +246,7 @@ mod tests {
     use bulkhead_crds::{CellSpec, CellStatus, CellTemplateSpec};
 
     use super::*;
+    use crate::fixture;
 
     fn cell(revision: &str) -> Cell {
         let mut cell = Cell::new("a", CellSpec::default());
@@ -246,20 +258,61 @@ mod tests {
     #[test]
     fn a_template_counts_its_cells_and_is_under_way_until_all_have_it() {
         let template = CellTemplate::new("t", CellTemplateSpec::default());
-        let half = status(&template, Some("t-2"), &Ok(()), &[cell("t-1"), cell("t-2")]);
+        let half = status(&template, Some("t-2"), None, &[cell("t-1"), cell("t-2")]);
         assert_eq!((half.cells, half.updated_cells), (Some(2), Some(1)));
         assert!(is_true(&half.conditions, "Ready") && is_true(&half.conditions, "Reconciling"));
-        let whole = status(&template, Some("t-2"), &Ok(()), &[cell("t-2")]);
+        let whole = status(&template, Some("t-2"), None, &[cell("t-2")]);
         assert!(!is_true(&whole.conditions, "Reconciling"));
     }
 
     #[test]
     fn a_refused_template_names_the_field_and_keeps_its_last_revision() {
         let template = CellTemplate::new("t", CellTemplateSpec::default());
-        let refusal = Refusal::new("spec.objects[0].kind", "no".to_owned());
-        let status = status(&template, Some("t-1"), &Err(refusal), &[]);
+        let problem = Problem::new("InvalidTemplate", "spec.objects[0].kind: no");
+        let status = status(&template, Some("t-1"), Some(&problem), &[]);
         assert_eq!(status.latest_revision.as_deref(), Some("t-1"));
         let stalled = find(&status.conditions, "Stalled").expect("is stated");
         assert!(stalled.message.starts_with("spec.objects[0].kind"), "{stalled:?}");
+    }
+
+    #[tokio::test]
+    async fn a_template_whose_revision_the_api_server_refuses_says_so_with_its_words() {
+        for (code, words) in [
+            (500, "etcdserver: request is too large"),
+            (413, "Request entity too large: limit is 3145728"),
+            (422, "data is not valid"),
+            (403, "exceeded quota: revisions"),
+        ] {
+            let (client, requests) = fixture::api_server(move |line| {
+                line.ends_with("/controllerrevisions").then(|| fixture::failure(code, words))
+            });
+            let mut template = CellTemplate::new("t", CellTemplateSpec::default());
+            template.status = Some(CellTemplateStatus {
+                latest_revision: Some("t-1".to_owned()),
+                ..CellTemplateStatus::default()
+            });
+            reconcile(&fixture::context(client), &template, &mut HashMap::new()).await.expect("is over");
+
+            let line = "PATCH /apis/bulkhead.dev/v1alpha1/celltemplates/t/status";
+            let written = requests.body(line)["status"].clone();
+            let status: CellTemplateStatus = serde_json::from_value(written).expect("is one");
+            assert_eq!(status.latest_revision.as_deref(), Some("t-1"), "{words}");
+            for (r#type, holds) in [("Ready", false), ("Stalled", true)] {
+                let condition = find(&status.conditions, r#type).expect("is stated");
+                assert_eq!((condition.status, condition.reason.as_str()), (holds.into(), "RevisionRefused"));
+                assert!(condition.message.contains(words), "{condition:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_revision_that_only_fails_for_now_is_tried_again_and_nothing_is_said() {
+        let (client, requests) = fixture::api_server(|line| {
+            line.ends_with("/controllerrevisions").then(|| fixture::failure(500, "no leader"))
+        });
+        let template = CellTemplate::new("t", CellTemplateSpec::default());
+        let result = reconcile(&fixture::context(client), &template, &mut HashMap::new()).await;
+        assert!(result.is_err());
+        assert_eq!(requests.writes(), ["POST /apis/apps/v1/namespaces/bulkhead-system/controllerrevisions"]);
     }
 }

@@ -3,10 +3,13 @@
 
 mod body;
 mod client;
+mod last;
 mod server;
 mod upgrade;
+mod watched;
 
 pub(crate) use body::{Arriving, Outgoing, UpstreamBody};
 pub(crate) use client::{AttemptError, Connection, UpstreamHead};
+pub(crate) use last::last_answer;
 pub(crate) use server::{Kick, Phase, Watch, serve_connection};
 pub(crate) use upgrade::Upgrade;

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,16 +11,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bulkhead_process::Monotonic;
+use bulkhead_protocol::Reason;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::body::Arriving;
 use super::upgrade::Upgrade;
+use super::watched::Watched;
 use crate::message::{Answer, AnswerBody, Head, Request};
 
 /// What a connection is doing.
@@ -90,7 +90,13 @@ impl Watch {
         }
     }
 
-    fn wrote<T>(&self, polled: &Poll<T>) {
+    /// Whether part of a head has arrived while no answer waits for the client to take it.
+    pub(super) fn reads_a_head(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == Phase::Head as u8
+            && self.blocked_since.load(Ordering::Relaxed) == FLOWING
+    }
+
+    pub(super) fn wrote<T>(&self, polled: &Poll<T>) {
         let was_flowing = self.blocked_since.load(Ordering::Relaxed) == FLOWING;
         if polled.is_ready() && !was_flowing {
             self.blocked_since.store(FLOWING, Ordering::Relaxed);
@@ -109,19 +115,20 @@ impl Watch {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    fn bytes_arrived(&self) {
+    pub(super) fn bytes_arrived(&self) {
         if self.phase.load(Ordering::Relaxed) == Phase::Idle as u8 {
             self.enter(Phase::Head);
         }
     }
 }
 
-/// Serves one connection until either side ends it.
+/// Serves one connection until either side ends it. `refuse` says what a client is told whose request cannot be read.
 pub(crate) async fn serve_connection<F, Fut>(
     stream: TcpStream,
     peer: IpAddr,
     header_bytes: u32,
     watch: Arc<Watch>,
+    refuse: impl Fn(Reason) -> Answer + Send + Unpin + 'static,
     serve: F,
 ) where
     F: Fn(Request) -> Fut,
@@ -135,7 +142,7 @@ pub(crate) async fn serve_connection<F, Fut>(
         let busy = Busy::new(&watch, &under_way);
         async move { Ok::<_, Infallible>(to_hyper(answered.await, busy)) }
     });
-    let io = TokioIo::new(Watched { stream, watch: Arc::clone(&watch) });
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&watch), refuse));
     let connection =
         http1::Builder::new().max_header_size(limit).serve_connection(io, service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
@@ -221,59 +228,4 @@ fn to_hyper(answer: Answer, busy: Busy) -> hyper::Response<Tracked> {
     *response.status_mut() = answer.status;
     *response.headers_mut() = answer.headers;
     response
-}
-
-/// A client's stream that notes when bytes arrive.
-struct Watched {
-    stream: TcpStream,
-    watch: Arc<Watch>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            self.watch.bytes_arrived();
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch.wrote(&polled);
-        polled
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.watch.wrote(&polled);
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

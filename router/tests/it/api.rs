@@ -117,11 +117,13 @@ impl FakeApi {
         self.tell();
     }
 
+    /// `name` is NAME or NAMESPACE/NAME.
     pub(crate) fn delete(&self, plural: &str, name: &str) {
+        let key = if name.contains('/') { name.to_owned() } else { format!("/{name}") };
         let mut store = self.store();
         store.version += 1;
         let version = store.version;
-        let gone = store.objects.remove(&(plural.to_owned(), format!("/{name}"))).expect("exists");
+        let gone = store.objects.remove(&(plural.to_owned(), key)).expect("exists");
         store.log.push((version, plural.to_owned(), json!({"type": "DELETED", "object": gone})));
         drop(store);
         self.tell();

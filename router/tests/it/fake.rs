@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_protocol::health::BEAT_INTERVAL;
-use bulkhead_protocol::{Beat, HealthLine, Verdict, fields};
+use bulkhead_protocol::{Beat, HealthLine, Reason, Verdict, fields};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -28,8 +28,10 @@ pub(crate) enum Behaviour {
     Echo,
     /// Closes the connection after the request was read, without a byte of an answer.
     Reset,
-    /// Gives the transaction back.
+    /// Gives the transaction back untouched.
     Restart,
+    /// Gives it back after a service of the cell may have worked on it.
+    FailedWithin,
     /// Says that it is another cell.
     Misdirected,
     /// Echoes after that long.
@@ -61,6 +63,7 @@ struct Inner {
     mute: AtomicBool,
     capacity: Mutex<Option<u32>>,
     streams: AtomicU64,
+    open_streams: AtomicU64,
 }
 
 /// A running fake.
@@ -101,6 +104,7 @@ impl FakeCell {
             mute: AtomicBool::new(false),
             capacity: Mutex::new(None),
             streams: AtomicU64::new(0),
+            open_streams: AtomicU64::new(0),
         });
         let open = Arc::new(Mutex::new(Vec::new()));
         let tasks = vec![
@@ -144,6 +148,11 @@ impl FakeCell {
     /// Health streams opened so far.
     pub(crate) fn streams(&self) -> u64 {
         self.inner.streams.load(Ordering::SeqCst)
+    }
+
+    /// Health streams that are open now.
+    pub(crate) fn open_streams(&self) -> u64 {
+        self.inner.open_streams.load(Ordering::SeqCst)
     }
 
     /// Refuses connections for transactions; those that are open and the health stream stay.
@@ -193,8 +202,25 @@ async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
+/// A health stream that is counted as open for as long as its connection holds it.
+struct OpenStream(Arc<Inner>);
+
+impl OpenStream {
+    fn new(inner: &Arc<Inner>) -> Self {
+        inner.streams.fetch_add(1, Ordering::SeqCst);
+        inner.open_streams.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(inner))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open_streams.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 fn stream_of(inner: &Arc<Inner>) -> Answer {
-    inner.streams.fetch_add(1, Ordering::SeqCst);
+    let open = OpenStream::new(inner);
     let (lines, receiver) = mpsc::channel::<HealthLine>(16);
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
@@ -222,10 +248,10 @@ fn stream_of(inner: &Arc<Inner>) -> Answer {
             }
         }
     });
-    let frames = futures::stream::unfold(receiver, |mut receiver| async move {
+    let frames = futures::stream::unfold((receiver, open), |(mut receiver, open)| async move {
         let line = receiver.recv().await?;
         let text = line.to_line().expect("lines are JSON");
-        Some((Ok(Frame::data(Bytes::from(text))), receiver))
+        Some((Ok(Frame::data(Bytes::from(text))), (receiver, open)))
     });
     Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(frames)))))
 }
@@ -284,15 +310,18 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Slow(wait) => tokio::time::sleep(wait).await,
         Behaviour::Hang => std::future::pending().await,
         Behaviour::Reset => return Err(Closed),
-        Behaviour::Restart => {
-            *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
-            answer.headers_mut().insert(fields::REASON, "ServiceNotReady".parse().expect("legal"));
-        }
+        Behaviour::Restart => give_back(&mut answer, Reason::ServiceNotReady),
+        Behaviour::FailedWithin => give_back(&mut answer, Reason::ServiceFailed),
         Behaviour::Misdirected => {
             *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
             answer.headers_mut().insert(fields::REASON, "WrongCell".parse().expect("legal"));
         }
     }
     Ok(answer)
+}
+
+fn give_back<B>(answer: &mut Response<B>, reason: Reason) {
+    *answer.status_mut() = StatusCode::from_u16(reason.status()).expect("a status");
+    answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
+    answer.headers_mut().insert(fields::REASON, reason.as_str().parse().expect("legal"));
 }

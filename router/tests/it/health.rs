@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_process::Monotonic;
+use tokio::task::JoinSet;
 
 use crate::client::get;
 use crate::fake::{Behaviour, FakeCell};
@@ -119,6 +120,23 @@ async fn health_belongs_to_the_cell_and_not_to_its_rules_and_streams_do_not_mult
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_a_cell_end_with_its_object_and_the_others_stay() {
+    let text = policy("[{cells: [{name: a}, {name: b}, {name: c}]}]");
+    let world = Setup { cells: vec!["a", "b", "c"], policy: text, ..Setup::default() }.start().await;
+    for edit in 2..12 {
+        world.set_weight(2, 100 - edit);
+        world.serves("Cell/c", i64::from(edit)).await;
+    }
+    let open = || world.cells.iter().map(FakeCell::open_streams).collect::<Vec<_>>();
+    assert_eq!(open(), [1, 1, 1]);
+    world.remove("cell-c.yaml");
+    eventually("the streams of c end", async || open() == [1, 1, 0]).await;
+    assert!(!world.serving().await.cells.contains_key("c"));
+    assert_eq!(world.spread(50).await.get("c"), None);
+    assert_eq!((open(), world.cells.iter().map(FakeCell::streams).collect()), (vec![1, 1, 0], vec![1, 1, 1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_flight_in_a_cell_that_goes_out_is_let_finish() {
     let text = policy("[{cells: [{name: a}]}, {cells: [{name: b}]}]");
     let world = Setup { policy: text, ..Setup::default() }.start().await;
@@ -129,6 +147,32 @@ async fn what_is_in_flight_in_a_cell_that_goes_out_is_let_finish() {
     world.cells[0].say(false, "Draining");
     world.until_in("a", false).await;
     assert_eq!(slow.await.expect("ends").cell(), "a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_is_ready_but_hangs_leaves_the_others_their_room() {
+    let text = rules(
+        "  - {name: a, matches: [{all: [{attribute: path, exact: /a}]}], groups: [{cells: [{name: a}]}]}
+  - {name: b, groups: [{cells: [{name: b}]}]}
+",
+    );
+    let world = Setup { policy: text, limits: "{inFlight: 50}", ..Setup::default() }.start().await;
+    world.cells[0].behave(Behaviour::Hang);
+    let mut to_a = JoinSet::new();
+    for _ in 0..100 {
+        let mut client = world.client().await;
+        to_a.spawn(async move { client.send(get("/a")).await.problem() });
+    }
+    // All but those that hang are answered, and so is whoever asks for b meanwhile.
+    let mut client = world.client().await;
+    while to_a.len() > 25 {
+        assert_eq!(client.send(get("/")).await.cell(), "b");
+        while let Some(refused) = to_a.try_join_next() {
+            assert_eq!(refused.expect("ends"), (503, "Capacity".to_owned()));
+        }
+    }
+    eventually("a has its half", async || world.hits()[0] == 25).await;
+    assert_eq!(world.spread(50).await.get("b"), Some(&50));
 }
 
 #[tokio::test(flavor = "multi_thread")]

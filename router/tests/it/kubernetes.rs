@@ -1,7 +1,8 @@
 //! Tables from an API server's watches: whole lists only, and on with the last one while the server is away.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 use crate::api::FakeApi;
 use crate::client::{Answer, Client, get};
 use crate::fake::FakeCell;
-use crate::world::{ROUTER, even, eventually};
+use crate::world::{ROUTER, documents, even, eventually, rules};
 
 /// A router that reads a fake API server.
 struct Cluster {
@@ -21,7 +22,7 @@ struct Cluster {
     cells: Vec<FakeCell>,
     router: Running,
     shutdown: Shutdown,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 fn cell(name: &str, weight: &str) -> String {
@@ -32,17 +33,23 @@ fn cell(name: &str, weight: &str) -> String {
 
 /// The pods of a cell, not ready in the eyes of Kubernetes.
 fn slice(cell: &str, address: SocketAddr) -> String {
+    slice_of(cell, address.port(), &[address.ip()], false)
+}
+
+/// The pods of a cell, all on the same ports, and what Kubernetes says of them.
+fn slice_of(cell: &str, port: u16, addresses: &[IpAddr], ready: bool) -> String {
+    let endpoint = |address| format!("{{addresses: ['{address}'], conditions: {{ready: {ready}}}}}");
+    let endpoints: Vec<String> = addresses.iter().map(endpoint).collect();
     format!(
         "apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {{name: cell-runtime-x, namespace: cell-{cell}, labels: {{kubernetes.io/service-name: cell-runtime}}}}
 addressType: IPv4
-ports: [{{name: traffic, port: {}}}, {{name: health, port: {}}}]
-endpoints: [{{addresses: ['{}'], conditions: {{ready: false}}}}]
+ports: [{{name: traffic, port: {port}}}, {{name: health, port: {}}}]
+endpoints: [{}]
 ",
-        address.port(),
-        address.port() + 1,
-        address.ip()
+        port + 1,
+        endpoints.join(", ")
     )
 }
 
@@ -65,12 +72,26 @@ impl Cluster {
             api.address
         );
         fs::write(&kubeconfig, text).expect("is written");
+        let (router, shutdown) = Self::route(&folder).await;
+        Self { api, cells, router, shutdown, folder }
+    }
+
+    /// Starts a router with what the folder holds: a kubeconfig, and perhaps a table.
+    async fn route(folder: &TempDir) -> (Running, Shutdown) {
         let mut config = Config::local("main", "http", Source::Kubernetes);
-        config.kubeconfig = Some(kubeconfig);
+        config.kubeconfig = Some(folder.path().join("kubeconfig"));
+        config.table_file = Some(folder.path().join("table.json"));
         config.threads = NonZeroUsize::new(1);
         let shutdown = Shutdown::new();
-        let router = start(config, shutdown.clone()).await.expect("starts");
-        Self { api, cells, router, shutdown, _folder: folder }
+        (start(config, shutdown.clone()).await.expect("starts"), shutdown)
+    }
+
+    /// Stops the router and starts another in its place.
+    async fn restart(self) -> Self {
+        self.shutdown.trigger();
+        self.router.ended().await.expect("ends well");
+        let (router, shutdown) = Self::route(&self.folder).await;
+        Self { router, shutdown, ..self }
     }
 
     async fn admin(&self, path: &str) -> Answer {
@@ -115,6 +136,30 @@ async fn cells_are_found_by_their_slices_and_judged_by_their_streams_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cell_whose_streams_say_not_ready_is_out_however_ready_kubernetes_finds_its_pods() {
+    let mut cluster = Cluster::start(|_| ()).await;
+    let port = cluster.cells[0].address.port();
+    let addresses: Vec<IpAddr> = (1..=30).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect();
+    for address in &addresses[1..] {
+        cluster.cells.push(FakeCell::start_at("a", SocketAddr::new(*address, port)).await);
+    }
+    let b = cluster.cells.remove(1);
+    cluster.cells.iter().for_each(|pod| pod.say(false, "ServiceNotReady"));
+    cluster.api.apply(&slice_of("a", port, &addresses, true), 2);
+    cluster.until_ready().await;
+    let heard = async || cluster.cells.iter().all(|pod| pod.streams() > 0);
+    eventually("every pod has said so", heard).await;
+    cluster.until_share("a", 0).await;
+    let mut client = cluster.client().await;
+    for _ in 0..50 {
+        assert_eq!(client.send(get("/")).await.cell(), "b");
+    }
+    assert!(cluster.cells.iter().all(|pod| pod.hits() == 0));
+    assert_eq!(cluster.serving().await.cells["a"].reason, "ServiceNotReady");
+    assert_eq!(b.hits(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn there_is_no_table_before_every_list_is_whole() {
     let cluster = Cluster::start(|api| api.hold("endpointslices")).await;
     let waited = async || {
@@ -132,6 +177,72 @@ async fn there_is_no_table_before_every_list_is_whole() {
     cluster.api.release();
     cluster.until_ready().await;
     assert!(cluster.serving().await.cells.values().all(|cell| cell.r#in));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_on_disk_serves_until_every_list_is_whole_and_no_cell_is_missing_in_between() {
+    let cluster = Cluster::start(|_| ()).await;
+    cluster.until_ready().await;
+    let table = cluster.folder.path().join("table.json");
+    eventually("the table is on disk", async || table.exists()).await;
+    cluster.api.hold("endpointslices");
+    let cluster = cluster.restart().await;
+    cluster.until_ready().await;
+    assert!(cluster.serving().await.from_disk);
+    // What came meanwhile is in the lists that are whole, and waits for the one that is not.
+    let c = FakeCell::start("c").await;
+    cluster.api.apply(&cell("c", "100"), 1);
+    cluster.api.apply(&slice("c", c.address), 1);
+    let mut client = cluster.client().await;
+    let mut by_cell = BTreeMap::<String, u32>::new();
+    for _ in 0..100 {
+        let answer = client.send(get("/")).await;
+        assert_eq!(answer.status, 200);
+        *by_cell.entry(answer.cell().to_owned()).or_default() += 1;
+    }
+    assert!(by_cell["a"] > 20 && by_cell["b"] > 20, "{by_cell:?}");
+    assert!(cluster.serving().await.from_disk);
+
+    cluster.api.release();
+    let whole = async || {
+        assert_eq!(client.send(get("/")).await.status, 200);
+        let serving = cluster.serving().await;
+        assert!(["a", "b"].iter().all(|cell| serving.cells[*cell].r#in), "{serving:?}");
+        !serving.from_disk && serving.cells.get("c").is_some_and(|cell| cell.r#in)
+    };
+    eventually("the whole lists are served", whole).await;
+    assert!(cluster.cells.iter().all(|cell| cell.open_streams() == 1 && cell.streams() == 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_policies_each_change_is_served_by_itself() {
+    let of = |place: u32, cell: &str| {
+        let rule = |n| {
+            format!(
+                "  - {{name: r{n}, matches: [{{all: [{{attribute: path, exact: /{place}/{n}}}]}}], groups: [{{cells: [{{name: {cell}}}]}}]}}\n"
+            )
+        };
+        rules(&(0..100).map(rule).collect::<String>()).replace("name: shop", &format!("name: p{place}"))
+    };
+    let all: Vec<String> = (0..200).map(|place| of(place, "a")).collect();
+    let cluster = Cluster::start(|api| api.apply(&documents(&all), 1)).await;
+    cluster.until_ready().await;
+    let mut client = cluster.client().await;
+    for place in 0..200 {
+        let answer = client.send(get(&format!("/{place}/99"))).await;
+        assert_eq!((answer.cell(), answer.header("bulkhead-rule")), ("a", &*format!("default/p{place}/r99")));
+    }
+    cluster.api.apply(&of(7, "b"), 2);
+    let edited = async || client.send(get("/7/99")).await.cell() == "b";
+    eventually("the edit is served", edited).await;
+    cluster.api.delete("routingpolicies", "default/p8");
+    // What is left for these is the rule for everything.
+    let deleted = async || client.send(get("/8/99")).await.header("bulkhead-rule") == "default/shop/all";
+    eventually("the deletion is served", deleted).await;
+    for place in (0..200).filter(|place| *place != 8) {
+        let answer = client.send(get(&format!("/{place}/0"))).await;
+        assert_eq!(answer.cell(), if place == 7 { "b" } else { "a" }, "{place}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

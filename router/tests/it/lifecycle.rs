@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use bulkhead_process::Shutdown;
+use bulkhead_protocol::{Problem, Serving};
+use bulkhead_router::{Config, Source, start};
+use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Client, get, post};
-use crate::fake::Behaviour;
+use crate::fake::{Behaviour, FakeCell};
 use crate::world::{Setup, World, eventually, policy};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,6 +39,31 @@ async fn a_router_that_stops_goes_on_accepting_for_a_while() {
     let answer = world.client().await.send(get("/")).await;
     assert_eq!((answer.status.as_u16(), answer.header("connection")), (200, "close"));
     world.router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_starts_listens_only_once_a_cell_has_spoken() {
+    let mut world = World::start().await;
+    let places: Vec<_> = world.cells.iter().map(|cell| cell.address).collect();
+    for cell in &mut world.cells {
+        cell.kill().await;
+    }
+    let config = Config::local("main", "http", Source::Folder(world.folder.path().to_owned()));
+    let shutdown = Shutdown::new();
+    let router = start(config, shutdown.clone()).await.expect("starts");
+    let admin = router.admin_address();
+    eventually("it has a table, and cells that cannot be reached", async || {
+        let serving = Client::connect(admin).await.send(get("/v1/serving")).await;
+        let serving: Serving = serde_json::from_slice(&serving.body).expect("is a state");
+        serving.cells.len() == 2 && serving.cells.values().all(|cell| cell.reason == "ConnectFailed")
+    })
+    .await;
+    assert!(router.address("http").now_or_never().is_none(), "whoever connects now gets a 503");
+    let _cells = (FakeCell::start_at("a", places[0]).await, FakeCell::start_at("b", places[1]).await);
+    let address = router.address("http").await.expect("opens");
+    assert_eq!(Client::connect(address).await.send(get("/")).await.status, 200);
+    shutdown.trigger();
+    router.ended().await.expect("ends well");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,6 +131,26 @@ async fn raw(world: &World, text: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("the head comes"));
+    }
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+/// That the text is one whole answer with a problem document of that reason.
+fn check_refused(answer: &str, status: u16, reason: &str) {
+    let (head, body) = answer.split_once("\r\n\r\n").expect("has a head");
+    assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    for field in ["content-type: application/problem+json", "connection: close"] {
+        assert!(head.lines().any(|line| line == field), "{field} is missing: {answer}");
+    }
+    assert!(head.lines().any(|line| line == format!("content-length: {}", body.len())), "{answer}");
+    let problem: Problem = serde_json::from_str(body).expect("is a problem document");
+    assert_eq!((problem.status, &*problem.reason), (status, reason));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn old_and_odd_clients_are_served_or_told() {
     let world = World::start().await;
@@ -121,8 +170,20 @@ async fn old_and_odd_clients_are_served_or_told() {
     )
     .await;
     assert!(answer.starts_with("HTTP/1.1 100") && answer.contains("HTTP/1.1 200"), "{answer}");
-    let answer = raw(&world, "GET / HTTP/1.1\r\nbad header\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    for text in ["GET / HTTP/1.1\r\nbad header\r\n\r\n", "GET / HTTP/9\r\n\r\n", "no HTTP\r\n\r\n"] {
+        check_refused(&raw(&world, text).await, 400, "Malformed");
+    }
+    // On a connection that was of use before.
+    let mut stream = TcpStream::connect(world.address).await.expect("connects");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("writes");
+    assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 200"));
+    stream.write_all(b"no HTTP\r\n\r\n").await.expect("writes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("reads");
+    check_refused(&answer, 400, "Malformed");
+    // A refusal of a request that could be read is its own and says which request.
+    let answer = raw(&world, "GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.contains("bulkhead-transaction: "), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,7 +202,7 @@ async fn a_head_larger_than_the_limit_is_refused() {
     let world = Setup { limits: "{headerBytes: 2048}", ..Setup::default() }.start().await;
     let large = "x".repeat(4096);
     let answer = raw(&world, &format!("GET / HTTP/1.1\r\nhost: test\r\nx-large: {large}\r\n\r\n")).await;
-    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    check_refused(&answer, 431, "HeadTooLarge");
     assert_eq!(world.hits(), [0, 0]);
 }
 
@@ -154,11 +215,7 @@ async fn a_connection_may_leave_http_when_the_cell_agrees() {
     let mut stream = TcpStream::connect(world.address).await.expect("connects");
     let request = "GET / HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("writes");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.expect("the head comes"));
-    }
-    let head = String::from_utf8_lossy(&head).into_owned();
+    let head = read_head(&mut stream).await;
     assert!(head.starts_with("HTTP/1.1 101") && head.contains("upgrade: echo\r\n"), "{head}");
     stream.write_all(b"ping").await.expect("writes");
     let mut pong = [0; 4];

@@ -1,6 +1,7 @@
 //! A whole router in this process, between clients and fake cells: what goes in, what comes out, and who was hit.
 
 mod api;
+mod binary;
 mod bodies;
 mod client;
 mod fake;

@@ -49,6 +49,26 @@ async fn what_a_cell_gives_back_goes_to_another_with_the_same_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_service_may_have_done_is_done_again_only_if_idempotent() {
+    let world = world().await;
+    world.cells[0].behave(Behaviour::FailedWithin);
+    let answer = world.client().await.send(post("/", "x")).await;
+    assert_eq!(answer.problem(), (502, "ServiceFailed".to_owned()));
+    assert_eq!(world.hits(), [1, 0]);
+    assert_eq!(world.client().await.send(get("/")).await.cell(), "b");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_never_says_that_nothing_happened_where_something_may_have() {
+    let world = world().await;
+    world.cells[0].behave(Behaviour::Reset);
+    world.cells[1].behave(Behaviour::Restart);
+    let answer = world.client().await.send(get("/")).await;
+    assert_eq!(answer.problem(), (502, "UpstreamReset".to_owned()));
+    assert_eq!(world.hits(), [1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn with_no_cell_left_the_reason_of_the_last_one_is_told() {
     let world = world().await;
     world.cells.iter().for_each(|cell| cell.behave(Behaviour::Restart));

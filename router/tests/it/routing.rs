@@ -1,7 +1,9 @@
 //! Who answers what.
 
+use std::time::Duration;
+
 use crate::client::{get, post};
-use crate::world::{Setup, World, eventually, policy, rules};
+use crate::world::{PATIENCE, Setup, World, cell, eventually, policy, rules, shift};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_cells_answer_and_the_answer_says_which_and_why() {
@@ -77,6 +79,39 @@ async fn a_weight_of_zero_moves_every_request_and_a_weight_moves_it_back() {
     world.set_weight(0, 100);
     world.serves("Cell/a", 3).await;
     assert!(world.spread(200).await["a"] > 50);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_serves_by_its_state_and_by_that_of_a_shift() {
+    let world = World::start().await;
+    let a = cell("a", 100, world.cells[0].address);
+    for state in ["Drained", "Disabled"] {
+        world.write("cell-a.yaml", &a.replace("weight: 100", &format!("state: {state}")));
+        world.until_share("a", 0).await;
+        assert_eq!(world.spread(50).await.get("b"), Some(&50), "{state}");
+        world.write("cell-a.yaml", &a.replace("weight: 100", "state: Active"));
+        world.until_share("a", 500_000).await;
+        assert!(world.spread(50).await.contains_key("a"), "Active after {state}");
+        world.write("shift.yaml", &shift(&format!("cell: a, state: {state}"), PATIENCE));
+        world.until_share("a", 0).await;
+        assert_eq!(world.spread(50).await.get("b"), Some(&50), "a shift to {state}");
+        world.write("shift.yaml", &shift("cell: a, state: Active", PATIENCE));
+        world.until_share("a", 500_000).await;
+    }
+    assert!(world.spread(50).await.contains_key("a"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shift_of_a_rule_holds_until_it_expires_and_then_the_policy_does() {
+    let world = World::start().await;
+    let what = "policy: {namespace: default, name: shop, rule: all}, weights: [{name: a, weight: 1}, {name: b, weight: 99}]";
+    world.write("shift.yaml", &shift(what, Duration::from_secs(5)));
+    world.until_share("a", 10_000).await;
+    let by_cell = world.spread(300).await;
+    assert!(by_cell["b"] > 275, "one of a hundred goes to a: {by_cell:?}");
+    world.until_share("a", 500_000).await;
+    let by_cell = world.spread(300).await;
+    assert!(by_cell["a"] > 100 && by_cell["b"] > 100, "half goes to a again: {by_cell:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

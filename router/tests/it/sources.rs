@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bulkhead_process::Shutdown;
 use bulkhead_router::{Config, Source, start};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::client::{Client, get};
-use crate::world::{World, cell, documents, even, eventually, policy};
+use crate::world::{Setup, World, cell, documents, even, eventually, policy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_bad_file_among_good_ones_harms_nothing_and_is_shown() {
@@ -52,14 +57,75 @@ async fn one_bad_policy_among_a_hundred_leaves_a_hundred() {
     }
 }
 
+/// Two policies of two paths on the same cells, with the weight of a in each of them; b has the rest of a hundred.
+fn both_policies(weights: [u32; 2]) -> String {
+    let of = |(place, weight): (usize, &u32)| {
+        policy(&format!(
+            "[{{cells: [{{name: a, weight: {weight}}}, {{name: b, weight: {}}}]}}]",
+            100 - weight
+        ))
+        .replace("name: shop", &format!("name: p{place}"))
+        .replace(
+            "{name: all,",
+            &format!("{{name: all, matches: [{{all: [{{attribute: path, exact: /{place}}}]}}],"),
+        )
+    };
+    documents(&weights.iter().enumerate().map(of).collect::<Vec<_>>())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_policies_on_the_same_cells_that_change_in_one_write_are_both_served() {
+    let world = Setup { policy: both_policies([50, 50]), ..Setup::default() }.start().await;
+    world.write("policy.yaml", &both_policies([10, 90]));
+    let both = async || {
+        let shares = world.serving().await.shares;
+        shares["default/p0/all"]["a"] == 100_000 && shares["default/p1/all"]["a"] == 900_000
+    };
+    eventually("both have their new shares", both).await;
+    let table: Value = serde_json::from_slice(&world.admin("/v1/table").await.body).expect("is JSON");
+    assert_eq!((&table["refused"], &table["unreadable"]), (&json!([]), &json!({})));
+    let mut client = world.client().await;
+    for place in 0..2 {
+        let answer = client.send(get(&format!("/{place}"))).await;
+        assert_eq!(answer.header("bulkhead-rule"), format!("default/p{place}/all"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edits_of_a_policy_cost_no_request_of_those_who_go_on_sending() {
+    let world = World::start().await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut senders = JoinSet::new();
+    for _ in 0..50 {
+        let (mut client, done) = (world.client().await, Arc::clone(&done));
+        senders.spawn(async move {
+            // Their pace is their own, whatever the router does.
+            let mut pace = tokio::time::interval(Duration::from_millis(100));
+            let mut sent = 0;
+            while !done.load(Ordering::Relaxed) {
+                pace.tick().await;
+                let answer = client.send(get("/")).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                sent += 1;
+            }
+            sent
+        });
+    }
+    for edit in 2..22 {
+        let groups = format!("[{{cells: [{{name: a, weight: {edit}}}, {{name: b, weight: 50}}]}}]");
+        world.write("policy.yaml", &policy(&groups));
+        world.serves("RoutingPolicy/default/shop", edit).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let sent = senders.join_all().await;
+    assert!(sent.iter().all(|sent| *sent > 1), "all were sending while it was edited: {sent:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_on_disk_serves_when_the_source_does_not_answer() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let table_file = folder.path().join("table.json");
-    let world =
-        crate::world::Setup { table_file: Some(table_file.clone()), ..crate::world::Setup::default() }
-            .start()
-            .await;
+    let world = Setup { table_file: Some(table_file.clone()), ..Setup::default() }.start().await;
     world.set_weight(0, 0);
     world.serves("Cell/a", 2).await;
     eventually("the newest table is on disk", async || {
@@ -120,4 +186,23 @@ async fn listeners_open_and_close_with_the_router_object() {
     })
     .await;
     assert_eq!(world.spread(5).await.values().sum::<usize>(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_cannot_be_opened_takes_no_other_with_it() {
+    let world = World::start().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = taken.local_addr().expect("is bound").port();
+    let two = crate::world::ROUTER.replace("LIMITS", "{}") + &format!("  - {{name: second, port: {port}}}\n");
+    world.write("router.yaml", &two);
+    eventually("it says which and why", async || {
+        let closed = world.serving().await.closed;
+        closed.keys().eq(["second"]) && closed["second"].contains(&port.to_string())
+    })
+    .await;
+    assert!(world.is_ready().await);
+    assert_eq!(world.spread(5).await.values().sum::<usize>(), 5);
+    drop(taken);
+    world.router.address("second").await.expect("opens as soon as the port is free");
+    eventually("nothing is closed", async || world.serving().await.closed.is_empty()).await;
 }

@@ -7,9 +7,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bulkhead_process::{Monotonic, Shutdown};
+use bulkhead_process::{Monotonic, Shutdown, clock};
 use bulkhead_protocol::Serving;
 use bulkhead_router::{Config, Running, Source, start};
+use k8s_openapi::jiff::Timestamp;
 use tempfile::TempDir;
 
 use crate::client::{Answer, Client, get};
@@ -80,6 +81,19 @@ spec: {{weight: {weight}, endpoints: ['{address}']}}
     )
 }
 
+/// A TrafficShift that holds for as long as given from now on; `what` is what it shifts, in YAML.
+pub(crate) fn shift(what: &str, lasts: Duration) -> String {
+    let end = i64::try_from(clock::now_unix_millis()).expect("fits") + lasts.as_millis() as i64;
+    let end = Timestamp::from_millisecond(end).expect("is a time");
+    format!(
+        "apiVersion: bulkhead.dev/v1alpha1
+kind: TrafficShift
+metadata: {{name: shift}}
+spec: {{{what}, reason: a test, expiresAt: '{end}'}}
+"
+    )
+}
+
 impl Default for Setup {
     fn default() -> Self {
         Self {
@@ -94,7 +108,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    pub(crate) async fn start(self) -> World {
+    /// Starts the cells and writes the folder, without a router.
+    pub(crate) async fn lay_out(&self) -> (TempDir, Vec<FakeCell>) {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let mut cells = Vec::new();
         for name in &self.cells {
@@ -107,6 +122,11 @@ impl Setup {
             let text = cell(fake.name(), 100, fake.address);
             fs::write(folder.path().join(format!("cell-{}.yaml", fake.name())), text).expect("is written");
         }
+        (folder, cells)
+    }
+
+    pub(crate) async fn start(self) -> World {
+        let (folder, cells) = self.lay_out().await;
         let mut config = Config::local("main", "http", Source::Folder(folder.path().to_owned()));
         config.threads = NonZeroUsize::new(self.threads);
         config.table_file = self.table_file;
@@ -137,6 +157,10 @@ impl World {
         fs::rename(&beside, self.folder.path().join(file)).expect("takes its name");
     }
 
+    pub(crate) fn remove(&self, file: &str) {
+        fs::remove_file(self.folder.path().join(file)).expect("is there");
+    }
+
     pub(crate) fn set_weight(&self, place: usize, weight: u32) {
         let fake = &self.cells[place];
         self.write(&format!("cell-{}.yaml", fake.name()), &cell(fake.name(), weight, fake.address));
@@ -160,6 +184,15 @@ impl World {
 
     pub(crate) async fn metrics(&self) -> String {
         String::from_utf8_lossy(&self.admin("/metrics").await.body).into_owned()
+    }
+
+    /// Waits until the router gives the cell that share of the one rule, in parts per million.
+    pub(crate) async fn until_share(&self, cell: &str, ppm: u32) {
+        let has = async || {
+            let shares = self.serving().await.shares;
+            shares.get("default/shop/all").and_then(|shares| shares.get(cell)) == Some(&ppm)
+        };
+        eventually(&format!("{cell} has {ppm} parts per million"), has).await;
     }
 
     /// Waits until the router serves that many generations of the object.

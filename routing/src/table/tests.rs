@@ -196,17 +196,6 @@ fn two_policies_share_a_cell() {
     assert_eq!(weights, [7, 9]);
 }
 
-#[test]
-fn a_written_zero_stays_a_zero_from_the_object_to_the_table() {
-    let world = World::with_groups(&[&[("a", 0), ("b", 1)]]);
-    let written = serde_json::to_value(&world.policies[0]).expect("serialises");
-    assert_eq!(written.pointer("/spec/rules/0/groups/0/cells/0/weight"), Some(&json!(0)));
-    assert_eq!(the_rule(&world.table()).groups[0].cells[0].weight, 0);
-    let cell = cell("a", json!({"weight": 0}));
-    let written = serde_json::to_value(&cell).expect("serialises");
-    assert_eq!(written.pointer("/spec/weight"), Some(&json!(0)));
-}
-
 fn check_weight(spec: &Value, shifts: &[Value], now_unix_ms: u64, percent: u32, operator_shift: bool) {
     let mut world = World::new(&[]);
     world.cells = vec![cell("a", spec.clone())];
@@ -363,7 +352,41 @@ fn forty_thousand_rules_of_many_policies_are_all_served() {
     assert_eq!(rule_for(&build.table, &request).as_deref(), Some("ns/p399/r99"));
 }
 
+/// As it is after it was written and read again.
+fn written<T: serde::Serialize + serde::de::DeserializeOwned>(object: &T) -> T {
+    let text = serde_json::to_string(object).expect("serialises");
+    serde_json::from_str(&text).expect("an object of the API")
+}
+
+/// A weight, and often 0.
+fn weight() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), 0..=100_u32]
+}
+
 proptest! {
+    #[test]
+    fn a_written_weight_and_above_all_a_zero_stays_what_it_is_from_the_object_to_the_table(
+        [of_cell, of_cell_shift] in [weight(), weight()],
+        of_group in prop::collection::vec(weight(), 2),
+        of_rule_shift in prop::collection::vec(weight(), 2),
+    ) {
+        let mut world = World::with_groups(&[&[("a", of_group[0]), ("b", of_group[1])]]);
+        world.cells[0] = written(&cell("a", json!({"weight": of_cell})));
+        world.policies[0] = written(&world.policies[0]);
+        let rule = json!({"namespace": "ns", "name": "p", "rule": "all"});
+        let weights = json!([{"name": "a", "weight": of_rule_shift[0]}, {"name": "b", "weight": of_rule_shift[1]}]);
+        world.shifts = vec![
+            written(&shift("cell", 0, json!({"cell": "a", "weight": of_cell_shift, "owner": "Operator"}))),
+            written(&shift("rule", 0, json!({"policy": rule, "weights": weights, "owner": "Operator"}))),
+        ];
+        let table = world.table();
+        let a = table.cell(CellIndex(0));
+        prop_assert_eq!((a.spec_weight, a.shifts[0].percent), (of_cell, of_cell_shift));
+        let group = &the_rule(&table).groups[0];
+        prop_assert_eq!(group.cells.iter().map(|cell| cell.weight).collect::<Vec<_>>(), of_group);
+        prop_assert_eq!(the_rule(&table).shifted_weights(0), Some(&[of_rule_shift][..]));
+    }
+
     #[test]
     fn the_order_of_the_lists_does_not_matter(
         policies in Just((0..12_u32).collect::<Vec<_>>()).prop_shuffle(),

@@ -24,7 +24,14 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     ]
 }
 
+/// Both directions are always written, so that server-side apply takes out what somebody added to either.
 fn policy(name: &str, spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    for direction in ["ingress", "egress"] {
+        if spec[direction].is_null() {
+            spec[direction] = json!([]);
+        }
+    }
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -213,13 +213,6 @@ fn a_shift_of_a_rule_holds_until_it_ends() {
     check_shares(&table, &States::at(&table, 1_000), &[500_000, 500_000]);
 }
 
-fn view() -> impl Strategy<Value = CellView> {
-    let ages = prop::sample::select(vec![0, 9_000, 12_000, 25_000, 35_000, u64::MAX]);
-    (prop::sample::select(vec![0, 1, 50, 100]), any::<bool>(), ages).prop_map(
-        |(weight, is_in, ramp_age_ms)| CellView { weight, is_in, ramp_age_ms, drained: weight == 0 },
-    )
-}
-
 proptest! {
     #[test]
     fn a_choice_is_always_in_and_never_drained_and_refused_only_when_none_is(

@@ -1,10 +1,11 @@
 //! Keys: shares as written, keys that stay where they are, and owners.
 
 use bulkhead_protocol::{Reason, TransactionId};
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::fixture::{World, request};
+use crate::fixture::{World, header, policy, request};
 use crate::request::RequestParts;
 
 const KEYS: u32 = 100_000;
@@ -21,7 +22,12 @@ fn counts(table: &Table, states: &States, keys: u32) -> Vec<u32> {
 /// Pearson's statistic of what `keys` keys do beside what weights say; `critical` is its value at p = 0.001.
 fn check_chi_square(group: &[(&str, u32)], keys: u32, critical: f64) {
     let table = World::with_groups(&[group]).table();
-    let counts = counts(&table, &States::of(&table), keys);
+    check_chi_square_of(&table, &States::of(&table), group, keys, critical);
+}
+
+/// The same of the group that serves in those states.
+fn check_chi_square_of(table: &Table, states: &States, group: &[(&str, u32)], keys: u32, critical: f64) {
+    let counts = counts(table, states, keys);
     let total: u32 = group.iter().map(|(_, weight)| weight).sum();
     let statistic: f64 = group
         .iter()
@@ -46,6 +52,30 @@ fn sixty_four_equal_cells_get_equal_shares_each() {
     let names: Vec<String> = (0..64).map(|n| format!("cell-{n}")).collect();
     let group: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 100)).collect();
     check_chi_square(&group, 20_000, 103.44);
+}
+
+#[test]
+fn each_of_three_groups_of_fifty_cells_shares_evenly_once_those_before_it_are_out() {
+    let names: Vec<String> = (0..150).map(|n| format!("cell-{n}")).collect();
+    let cells: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 100)).collect();
+    let groups: Vec<&[(&str, u32)]> = cells.chunks(50).collect();
+    let table = World::with_groups(&groups).table();
+    let mut states = States::of(&table);
+    for group in groups {
+        check_chi_square_of(&table, &states, group, 10_000, 85.35);
+        states = states.out(&table, &group.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+    assert_eq!(decide(&table, &states, 0), "NoHealthyCell");
+}
+
+#[test]
+fn one_in_ten_thousand_is_no_less_and_no_more() {
+    let (keys, share) = (1_000_000, 1e-4);
+    let table = World::with_groups(&[&[("a", 1), ("b", 9_999)]]).table();
+    let got = f64::from(counts(&table, &States::of(&table), keys)[0]);
+    // 3.29 standard deviations of a binomial distribution are left once in a thousand.
+    let (expected, deviation) = (f64::from(keys) * share, (f64::from(keys) * share * (1.0 - share)).sqrt());
+    assert!((got - expected).abs() < 3.29 * deviation, "{got} keys, not {expected} of {keys}");
 }
 
 #[test]
@@ -175,4 +205,48 @@ fn keys_of_an_owner_that_is_drained_or_gone_stay_its_own() {
     }
     let keyless = key(the_rule(&before), &RequestParts::default(), &transaction(1));
     assert_eq!(keyless.map_err(|refusal| refusal.reason), Err(Reason::Malformed));
+}
+
+#[test]
+fn beside_an_owner_that_is_out_a_free_rule_goes_on_with_the_other_cell() {
+    let mut world = World::new(&["a", "b"]);
+    let groups = json!([{"cells": [{"name": "a"}, {"name": "b"}]}]);
+    let owned = json!({"name": "owned", "owner": true, "key": {"header": "k"}, "matches": header("x", "1"), "groups": groups});
+    let free = json!({"name": "free", "key": {"header": "k"}, "groups": groups});
+    world.policies = vec![policy("ns/p", 0, 100, json!([owned, free]))];
+    let table = world.table();
+    let (all, without) = (States::of(&table), States::of(&table).out(&table, &["a"]));
+    let go = |rule: &str, states: &States, n: u32| {
+        let rule = table.rules().iter().find(|known| known.id.as_str() == rule).expect("a rule of the table");
+        match choose(rule, nth(n), states, &[]) {
+            Ok(choice) => name(&table, &choice),
+            Err(refusal) => refusal.reason().to_owned(),
+        }
+    };
+    let mut of_a = 0;
+    for n in 0..1_000 {
+        let before = go("ns/p/owned", &all, n);
+        assert_eq!(go("ns/p/free", &all, n), before, "the same key and weights");
+        of_a += u32::from(before == "a");
+        let expected = if before == "a" { "OwnerUnavailable" } else { "b" };
+        assert_eq!(go("ns/p/owned", &without, n), expected);
+        assert_eq!(go("ns/p/free", &without, n), "b");
+    }
+    assert!(of_a > 0 && of_a < 1_000, "{of_a}");
+}
+
+proptest! {
+    /// Ten thousand times in all.
+    #[test]
+    fn a_key_is_asked_of_its_owner_or_of_nobody_whatever_becomes_of_the_cells(
+        moments in prop::collection::vec(prop::collection::vec(view(), 3), 40),
+    ) {
+        let table = owner_world().table();
+        let owner = decide(&table, &States::of(&table), 7);
+        for views in moments {
+            let mut states = States { views, now_unix_ms: 0 };
+            let expected = if states.view(&table, &owner).is_usable() { &*owner } else { "OwnerUnavailable" };
+            prop_assert_eq!(decide(&table, &states, 7), expected);
+        }
+    }
 }

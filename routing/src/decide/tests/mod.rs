@@ -4,6 +4,8 @@ mod bodies;
 mod groups;
 mod keys;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::fixture::{States, the_rule};
 use crate::table::Table;
@@ -35,4 +37,12 @@ fn check_all(table: &Table, states: &States, expected: &str) {
 fn check_shares(table: &Table, states: &States, expected: &[u32]) {
     let shares: Vec<u32> = shares(the_rule(table), states).into_iter().map(|(_, share)| share).collect();
     assert_eq!(shares, expected);
+}
+
+/// A cell in any state.
+fn view() -> impl Strategy<Value = CellView> {
+    let ages = prop::sample::select(vec![0, 9_000, 12_000, 25_000, 35_000, u64::MAX]);
+    (prop::sample::select(vec![0, 1, 50, 100]), any::<bool>(), ages).prop_map(
+        |(weight, is_in, ramp_age_ms)| CellView { weight, is_in, ramp_age_ms, drained: weight == 0 },
+    )
 }

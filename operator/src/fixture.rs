@@ -1,0 +1,138 @@
+//! A cluster for tests: an API server that answers as a test says and remembers what it was sent, and what reconciles
+//! use, on top of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bulkhead_crds::{Cell, CellSpec, names};
+use bulkhead_process::clock::Monotonic;
+use clap::Parser;
+use http::{Method, Request, Response};
+use kube::Client;
+use kube::api::DynamicObject;
+use kube::client::Body;
+use kube::core::ApiResource;
+use prometheus::{IntCounterVec, Opts, Registry};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::cell::desired::Key;
+use crate::cell::observe::NamespaceSeen;
+use crate::cell::{Context, Others};
+use crate::config::Args;
+use crate::kinds::Kinds;
+use crate::lease::Leadership;
+use crate::routing_status::snapshot::Snapshot;
+use crate::stores::Stores;
+use crate::writer::Writer;
+
+/// HTTP status and object.
+pub(crate) type Answer = (u16, Value);
+
+/// What the API server was sent: `METHOD /path` and the body, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Requests(Arc<Mutex<Vec<(String, Value)>>>);
+
+impl Requests {
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(line, _)| line.clone()).collect()
+    }
+
+    /// Everything that would change the cluster, Events left out.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        let mut all = self.all();
+        all.retain(|line| !line.starts_with("GET ") && !line.ends_with("/events"));
+        all
+    }
+
+    /// The body of the last request of that line.
+    #[track_caller]
+    pub(crate) fn body(&self, line: &str) -> Value {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = all.iter().rev().find(|(sent, _)| sent == line);
+        found.map(|(_, body)| body.clone()).expect("it was sent")
+    }
+
+    /// The reasons of the Events, in order.
+    pub(crate) fn events(&self) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = all.iter().filter(|(line, _)| line.ends_with("/events"));
+        events.map(|(_, event)| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+}
+
+/// The API server's no.
+pub(crate) fn failure(code: u16, message: &str) -> Answer {
+    let reason = if code == 404 { "NotFound" } else { "Test" };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                        "message": message, "reason": reason});
+    (code, status)
+}
+
+/// An API server without objects, which takes every write; where `answer` has something to say, that holds instead.
+pub(crate) fn api_server(
+    answer: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
+) -> (Client, Requests) {
+    let requests = Requests::default();
+    let (sent, answer) = (requests.clone(), Arc::new(answer));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (sent, answer) = (sent.clone(), Arc::clone(&answer));
+        async move {
+            let (parts, body) = request.into_parts();
+            let line = format!("{} {}", parts.method, parts.uri.path());
+            let body = body.collect_bytes().await.expect("is in memory");
+            let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+            sent.0.lock().unwrap_or_else(PoisonError::into_inner).push((line.clone(), object.clone()));
+            let (status, object) = answer(&line).unwrap_or_else(|| match parts.method {
+                Method::GET => failure(404, "not found"),
+                Method::DELETE => (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+                _ => (200, object),
+            });
+            Response::builder().status(status).body(Body::from(object.to_string().into_bytes()))
+        }
+    });
+    (Client::new(service, "default"), requests)
+}
+
+/// A leading operator whose stores are empty and who has asked its routers, of which there are none.
+pub(crate) fn context(client: Client) -> Context {
+    let clock = Monotonic::start();
+    let leadership = Leadership::none(clock);
+    leadership.hold_until(clock.millis() + 600_000);
+    let writer = Writer::new(client.clone(), leadership, "pod", &Registry::new()).expect("a fresh registry");
+    let others = Others {
+        stores: Arc::new(Stores::empty()),
+        snapshot: watch::channel(Arc::new(Snapshot { asked: true, ..Snapshot::default() })).1,
+        voices: watch::channel(Arc::default()).1,
+    };
+    let failures = IntCounterVec::new(Opts::new("failures", "of this test"), &["reason"]).expect("is legal");
+    let config = Args::parse_from(["bulkhead-operator"]).config;
+    Context::new(client, config, Kinds::new(&[]), writer, others, failures)
+}
+
+/// Cell `a` of template `t`, seen by the operator before.
+pub(crate) fn cell() -> Cell {
+    let mut cell = Cell::new("a", CellSpec { template: Some("t".to_owned()), ..CellSpec::default() });
+    cell.metadata.uid = Some("cell-uid".to_owned());
+    cell.metadata.resource_version = Some("1".to_owned());
+    cell.metadata.finalizers = Some(vec![names::FINALIZER_DRAIN.to_owned()]);
+    cell
+}
+
+/// The namespace that was made for that Cell.
+pub(crate) fn namespace(cell: &Cell) -> NamespaceSeen {
+    let uid = cell.metadata.uid.clone().unwrap_or_default();
+    NamespaceSeen {
+        uid: "namespace-uid".to_owned(),
+        resource_version: "1".to_owned(),
+        annotations: [(names::ANNOTATION_CELL_UID.to_owned(), uid)].into(),
+        ..NamespaceSeen::default()
+    }
+}
+
+/// An object that the operator made for cell `a`, with nothing in it.
+pub(crate) fn object(resource: &ApiResource, name: &str) -> (Key, Arc<DynamicObject>) {
+    let mut object = DynamicObject::new(name, resource);
+    let labels = [(names::LABEL_CELL, "a"), (names::LABEL_MANAGED_BY, names::MANAGER)];
+    object.metadata.labels = Some(labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into());
+    (Key { kind: resource.kind.clone(), name: name.to_owned() }, Arc::new(object))
+}
