@@ -205,7 +205,7 @@ pub struct Capacity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Quota {
-    /// Sum of CPU requests and limits, a Kubernetes quantity such as `8` or `500m`.
+    /// Sum of CPU requests, a Kubernetes quantity such as `8` or `500m`.
     #[serde(default, deserialize_with = "crate::quantity::read", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::quantity")]
     pub cpu: Option<String>,

@@ -10,6 +10,8 @@ use kube::{Client, ResourceExt};
 
 use crate::writer::code;
 
+/// A JSON Patch names an item of a list by its place only, so all finalizers go; the operator makes no other.
+const REMOVE_FINALIZERS: &str = r#"[{"op":"remove","path":"/metadata/finalizers"}]"#;
 /// Names that a message lists at most.
 const NAMED: usize = 10;
 
@@ -43,7 +45,9 @@ fn refusal(cells: &[String]) -> Option<String> {
     }
     Some(format!(
         "Cells exist, and without the operator they are never drained and removed: {names}. Delete them first: kubectl \
-         delete cell --all; or go on all the same: helm upgrade with --set uninstall.force=true, then uninstall"
+         delete cell --all; or go on all the same: helm upgrade RELEASE CHART --reuse-values --set uninstall.force=true, \
+         then uninstall. A Cell that is deleted after that stays until its finalizer is removed by hand: kubectl patch \
+         cell NAME --type=json -p '{REMOVE_FINALIZERS}'"
     ))
 }
 
@@ -57,5 +61,13 @@ mod tests {
         let cells: Vec<String> = (0..12).map(|number| format!("cell{number}")).collect();
         let message = refusal(&cells).expect("refuses");
         assert!(message.contains("cell9 and 2 more") && !message.contains("cell10"), "{message}");
+    }
+
+    /// Helm forgets the values of the installation on an upgrade, the images among them.
+    #[test]
+    fn the_way_out_keeps_the_values_of_the_installation() {
+        let message = refusal(&["a".to_owned()]).expect("refuses");
+        assert!(message.contains("--reuse-values --set uninstall.force=true"), "{message}");
+        assert!(message.contains(REMOVE_FINALIZERS), "{message}");
     }
 }

@@ -12,13 +12,21 @@ pub(crate) const ANNOTATION_TEMPLATE: &str = "bulkhead.dev/template";
 /// Revisions without a cell that are kept for going back, besides the newest.
 const KEPT: usize = 10;
 
-/// All that decides what a cell's objects look like, besides the Cell itself. The orchestrator's image is part of it, so
-/// that a new version of Bulkhead reaches cells one at a time too.
+/// The way in which this code turns a recipe into objects. Whoever changes what it makes of a Cell that did not change,
+/// walls apart, raises it: then a new version of Bulkhead reaches cells one at a time, as a new template does.
+pub(crate) const LAYOUT: u32 = 1;
+
+/// All that decides what a cell's objects look like, besides the Cell itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Recipe {
     pub template: CellTemplateSpec,
     pub cell_runtime_image: String,
+    #[serde(default)]
+    pub image_pull_policy: String,
+    /// The [`LAYOUT`] of the code that made the revision; another one leaves its objects alone.
+    #[serde(default)]
+    pub layout: u32,
 }
 
 /// A recipe under its name.
@@ -98,7 +106,11 @@ mod tests {
     fn the_name_changes_with_the_recipe_and_with_nothing_else() {
         let first = Revision::new("payments", recipe("a"), 1);
         assert_eq!(first.name, Revision::new("payments", recipe("a"), 7).name);
-        assert_ne!(first.name, Revision::new("payments", recipe("b"), 1).name);
+        let pulled = Recipe { image_pull_policy: "Always".to_owned(), ..recipe("a") };
+        let laid_out = Recipe { layout: LAYOUT, ..recipe("a") };
+        for other in [recipe("b"), pulled, laid_out] {
+            assert_ne!(first.name, Revision::new("payments", other, 1).name);
+        }
         assert_eq!(first.name, format!("payments-{}", first.hash));
         assert!(Revision::new(&"x".repeat(253), recipe("a"), 1).name.len() <= 253);
     }

@@ -69,18 +69,12 @@ fn begin(members: &[Member], mine: &Member, target: &str) -> Step {
     if let Some(other) = others().find(|member| member.at.as_deref() == Some(target) && !member.ready) {
         return Step::Wait(format!("cell {} has revision {target} and is not Ready", other.name));
     }
-    if !mine.takes_traffic {
-        // Nobody feels it, so it needs no shift. It is first in the order below as well: a canary without traffic.
-        return match first(members, target) {
-            Some(first) if first.name != mine.name => Step::Wait(format!("cell {} goes first", first.name)),
-            _ => Step::Update,
-        };
-    }
-    if let Some(other) = others().find(|member| {
-        let outdated_and_out = member.at.as_deref() != Some(target) && !member.ready;
-        member.takes_traffic && !outdated_and_out && !(member.ready && member.full)
-    }) {
-        return Step::Wait(format!("cell {} does not have its whole weight yet", other.name));
+    // Taking out a cell that nobody sends to costs nobody anything, so it need not wait for others to be whole.
+    if mine.takes_traffic
+        && let Some(other) = others().find(|member| !stands(member, target))
+    {
+        let why = if other.ready { "does not have its whole weight yet" } else { "is not Ready" };
+        return Step::Wait(format!("cell {} {why}", other.name));
     }
     match first(members, target) {
         Some(first) if first.name != mine.name => Step::Wait(format!("cell {} goes first", first.name)),
@@ -88,8 +82,15 @@ fn begin(members: &[Member], mine: &Member, target: &str) -> Step {
     }
 }
 
-/// The outdated cell that goes first: one that nobody sends to, then one that is out anyway, then by name. With a cell
-/// out, no other that takes traffic is ever taken out before it.
+/// Whether another may be taken out beside this one. One that is out and outdated does not stand in the way, since it
+/// goes first itself; unless it cannot be updated.
+fn stands(member: &Member, target: &str) -> bool {
+    let goes_first = member.at.as_deref() != Some(target) && !member.ready && !member.excluded;
+    !member.takes_traffic || goes_first || (member.ready && member.full)
+}
+
+/// The outdated cell that goes first: one that nobody sends to (a canary without traffic), then one that is out anyway,
+/// then by name. With a cell out, no other that takes traffic is ever taken out before it.
 fn first<'a>(members: &'a [Member], target: &str) -> Option<&'a Member> {
     members
         .iter()
@@ -186,13 +187,33 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_cell_needs_no_shift_and_goes_first_but_never_beside_another() {
+    fn a_cell_without_traffic_goes_first_but_never_beside_another() {
         let drained = Member { takes_traffic: false, ..cell("z", "r1") };
-        check(&[cell("a", "r1"), drained.clone()], &[("z", Step::Update), ("a", wait("cell z goes first"))]);
+        check(&[cell("a", "r1"), drained.clone()], &[("z", Step::TakeOut), ("a", wait("cell z goes first"))]);
         let out = Member { shifted: true, ..cell("a", "r1") };
         check(&[out, drained.clone()], &[("z", wait("cell a is being updated"))]);
         let broken = Member { at: Some("r2".to_owned()), ready: false, ..drained };
         check(&[cell("a", "r1"), broken], &[("a", wait("cell z has revision r2 and is not Ready"))]);
+    }
+
+    #[test]
+    fn weight_0_is_no_leave_to_change_a_cell_that_routers_still_send_to() {
+        let set_to_0 = Member { takes_traffic: false, full: false, ..cell("a", "r1") };
+        check(&[set_to_0.clone(), cell("b", "r1")], &[("a", Step::TakeOut)]);
+        let shifted = Member { shifted: true, ..set_to_0 };
+        check(&[shifted.clone(), cell("b", "r1")], &[("a", Step::AwaitDrain)]);
+        // Whoever held it at 0 no longer does: the operator's own shift still does.
+        let wanted_again = Member { takes_traffic: true, ..shifted.clone() };
+        check(&[wanted_again], &[("a", Step::AwaitDrain)]);
+        check(&[Member { drained: true, ..shifted }], &[("a", Step::Update)]);
+    }
+
+    #[test]
+    fn nobody_goes_out_beside_a_cell_that_is_out_and_cannot_be_updated() {
+        let stuck = Member { ready: false, full: false, excluded: true, ..cell("b", "r1") };
+        check(&[cell("a", "r1"), stuck.clone()], &[("a", wait("cell b is not Ready")), ("b", Step::Keep)]);
+        let unwanted = Member { takes_traffic: false, ..stuck };
+        check(&[cell("a", "r1"), unwanted], &[("a", Step::TakeOut)]);
     }
 
     #[test]
@@ -209,6 +230,7 @@ mod tests {
     fn never_two_cells_out_at_once_whoever_acts_first() {
         for seed in 0..50_usize {
             let mut members = vec![cell("a", "r1"), cell("b", "r1"), cell("c", "r1"), cell("d", "r1")];
+            members[3].takes_traffic = false;
             for turn in 0..200 {
                 let index = (seed * 7 + turn * 3 + turn / 4) % members.len();
                 let step = next(&members, &members[index].name.clone(), "r2");
@@ -216,9 +238,15 @@ mod tests {
                 match step {
                     Step::TakeOut => (member.shifted, member.full) = (true, false),
                     Step::AwaitDrain => member.drained = true,
-                    Step::Update => (member.at, member.ready) = (Some("r2".to_owned()), false),
+                    Step::Update => {
+                        assert!(member.shifted && member.drained, "{member:#?}");
+                        (member.at, member.ready) = (Some("r2".to_owned()), false);
+                    }
                     Step::AwaitReady => member.ready = true,
-                    Step::BringBack => (member.shifted, member.drained) = (false, false),
+                    Step::BringBack => {
+                        (member.shifted, member.drained) = (false, false);
+                        member.full = !member.takes_traffic;
+                    }
                     Step::Keep => member.full |= !member.shifted,
                     Step::Wait(_) => {}
                 }

@@ -1,7 +1,7 @@
 //! The one way to write to the cluster: every call checks at that moment that this process leads, and is counted.
 //! What to write is decided elsewhere.
 
-use bulkhead_crds::names;
+use bulkhead_crds::{Condition, names};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -194,6 +194,34 @@ impl Writer {
         name: &str,
         status: &Value,
     ) -> Result<(), Error> {
+        self.apply_status(names::MANAGER, resource, namespace, name, status).await
+    }
+
+    /// Puts conditions beside whatever else a status says: for an object whose status we do not know.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub(crate) async fn conditions(
+        &self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        name: &str,
+        conditions: &[Condition],
+    ) -> Result<(), Error> {
+        // Another manager: what the usual one wrote and leaves out would be removed.
+        let manager = format!("{}-unreadable", names::MANAGER);
+        let status = json!({"conditions": conditions});
+        self.apply_status(&manager, resource, namespace, name, &status).await
+    }
+
+    async fn apply_status(
+        &self,
+        manager: &str,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        name: &str,
+        status: &Value,
+    ) -> Result<(), Error> {
         let target = self.begin("status", resource, namespace, name)?;
         let mut object = json!({
             "apiVersion": resource.api_version,
@@ -205,7 +233,7 @@ impl Writer {
             object["metadata"]["namespace"] = json!(namespace);
         }
         self.api(resource, namespace)
-            .patch_status(name, &PatchParams::apply(names::MANAGER).force(), &Patch::Apply(object))
+            .patch_status(name, &PatchParams::apply(manager).force(), &Patch::Apply(object))
             .await
             .map(|_| ())
             .map_err(|error| failed("status", &target, error))

@@ -111,14 +111,14 @@ impl<'a> Bad<'a> {
     /// Waits until its conditions say what is wrong.
     #[track_caller]
     fn says(&self, word: &str) {
-        eventually(Duration::from_secs(20), || {
+        let said = eventually(Duration::from_secs(20), || {
             let object = self.world.json(&["get", self.kind, self.name])?;
             anyhow::ensure!(condition(&object, "Ready") == "False", "{}", object["status"]);
             let conditions = object["status"]["conditions"].to_string();
             anyhow::ensure!(conditions.contains(word), "{conditions}");
             Ok(())
-        })
-        .unwrap_or_else(|error| panic!("{} {} says {word:?}: {error:#}", self.kind, self.name));
+        });
+        assert!(said.is_ok(), "{} {} says {word:?}: {said:?}", self.kind, self.name);
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use bulkhead_tests::world::OPERATOR;
 use bulkhead_tests::{World, eventually};
 use serde_json::Value;
 
@@ -44,8 +45,11 @@ fn row(path: &Path) -> Row {
 /// What the API server says to the row, without storing it.
 fn ask(world: &World, row: &Row) -> Result<String> {
     let dry = ["--dry-run=server", "--validate=strict", "-f", "-"];
+    // Shifts without an end are the operator's alone.
+    let create: &[&str] =
+        if row.new.contains("owner: Operator") { &["create", "--as", OPERATOR] } else { &["create"] };
     match &row.old {
-        None => world.feed(&[&["create"], dry.as_slice()].concat(), &row.new),
+        None => world.feed(&[create, dry.as_slice()].concat(), &row.new),
         Some(old) => {
             world.feed(&["create", "-f", "-"], old)?;
             // The operator may write status between kubectl's read and its write, which the API answers with a conflict.

@@ -130,15 +130,39 @@ fn a_cell_whose_namespace_and_pods_are_gone_can_be_deleted() {
 }
 
 #[test]
+fn somebody_elses_pod_does_not_hold_up_the_deletion_of_a_cell() {
+    let (world, _turn) = World::enter();
+    world.apply(&cell("payments-g", "Delete")).expect("stored");
+    world.kubectl(&["wait", "--for=condition=Ready", "cell/payments-g", "--timeout=60s"]).expect("Ready");
+    world
+        .apply(
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"by-hand","namespace":"cell-payments-g"},
+"spec":{"terminationGracePeriodSeconds":0,"securityContext":{"runAsNonRoot":true,"runAsUser":65532,"seccompProfile":{"type":"RuntimeDefault"}},
+"containers":[{"name":"by-hand","image":"localhost/bulkhead/sample:dev","imagePullPolicy":"IfNotPresent",
+"args":["workload","--listen","0.0.0.0:8080","--name","by-hand"],
+"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}"#,
+        )
+        .expect("a pod by hand");
+    world.kubectl(&["delete", "cell", "payments-g", "--timeout=90s"]).expect("the Cell goes");
+    eventually(Duration::from_secs(60), || {
+        let left =
+            world.kubectl(&["get", "namespace", "cell-payments-g", "--ignore-not-found", "-o", "name"])?;
+        anyhow::ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    })
+    .expect("and the namespace with everything in it");
+}
+
+#[test]
 fn a_quota_that_leaves_no_room_for_the_pods_is_told() {
     let (world, _turn) = World::enter();
-    world.apply(&cell("payments-g", "Delete").replace("\"10\"", "\"1\"")).expect("stored");
+    world.apply(&cell("payments-h", "Delete").replace("\"10\"", "\"1\"")).expect("stored");
     let told = eventually(Duration::from_secs(60), || {
-        let object = world.json(&["get", "cell", "payments-g"])?;
+        let object = world.json(&["get", "cell", "payments-h"])?;
         anyhow::ensure!(reason(&object, "WorkloadReady") == "QuotaForbidden", "{}", object["status"]);
         Ok(object["status"]["conditions"].to_string())
     });
-    world.kubectl(&["delete", "cell", "payments-g", "--timeout=90s"]).expect("deleted");
+    world.kubectl(&["delete", "cell", "payments-h", "--timeout=90s"]).expect("deleted");
     assert!(told.expect("the Cell says so").contains("exceeded quota"));
 }
 

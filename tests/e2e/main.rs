@@ -2,6 +2,7 @@
 
 mod apply;
 mod bad_objects;
+mod chart;
 mod crds;
 mod drain;
 mod health;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bulkhead_tests::world::reason;
+use bulkhead_tests::world::{OPERATOR, reason};
 use bulkhead_tests::{World, eventually};
 
 fn cell(name: &str, policy: &str) -> String {
@@ -76,6 +76,33 @@ fn drift_is_corrected_once_and_the_users_spec_is_never_written() {
     })
     .expect("once, not for ever");
     assert_eq!(world.json(&["get", "cell", "payments-c"]).expect("read")["spec"], spec);
+}
+
+fn shift(name: &str, owner: &str, expires_at: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"bulkhead.dev/v1alpha1","kind":"TrafficShift","metadata":{{"name":"{name}"}},
+"spec":{{"cell":"nobody","weight":0,"reason":"test","owner":"{owner}"{expires_at}}}}}"#
+    )
+}
+
+#[test]
+fn only_the_operator_makes_shifts_without_an_end_and_only_under_its_names() {
+    let (world, _turn) = World::enter();
+    let refused = |object: &str| format!("{:#}", world.apply(object).expect_err("is refused"));
+    let said = refused(&shift("mine", "Operator", ""));
+    assert!(said.contains("only Bulkhead's operator"), "{said}");
+    let said = refused(&shift("bulkhead-update-nobody", "User", r#","expiresAt":"2099-01-01T00:00:00Z""#));
+    assert!(said.contains("give the TrafficShift another name"), "{said}");
+
+    let theirs = shift("of-the-operator", "Operator", "");
+    world.feed(&["create", "--as", OPERATOR, "-f", "-"], &theirs).expect("the operator may");
+    world
+        .kubectl(&["label", "trafficshift", "of-the-operator", "seen=yes"])
+        .expect("others may edit its metadata, as the garbage collector does");
+    world
+        .patch("trafficshift", "of-the-operator", r#"{"spec":{"reason":"another"}}"#)
+        .expect_err("others may not change what it says");
+    world.kubectl(&["delete", "trafficshift", "of-the-operator"]).expect("others may remove it");
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::eventually::eventually;
 
 /// Where Bulkhead is installed.
 pub const SYSTEM: &str = "bulkhead-system";
+/// Who the operator is to the API server, for `kubectl --as`.
+pub const OPERATOR: &str = "system:serviceaccount:bulkhead-system:bulkhead-operator";
 
 /// The tools and the cluster, as `cargo xtask test` passes them on in the environment.
 pub struct World {

@@ -49,6 +49,28 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* A duration such as 1m30s in milliseconds. */}}
+{{- define "bulkhead.millis" -}}
+{{- $units := dict "h" 3600000 "m" 60000 "s" 1000 "ms" 1 -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|h|m|s)" . -1 -}}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | atoi) (get $units (regexFind "[a-z]+" .))) -}}
+{{- end -}}
+{{ $sum }}
+{{- end }}
+
+{{/* Seconds between SIGTERM and SIGKILL of a router: the delay, the drain, and 10 seconds in which it ends what did not end. */}}
+{{- define "bulkhead.routerGrace" -}}
+{{- $router := .Values.router -}}
+{{- $drain := add (include "bulkhead.millis" $router.drainDelay | atoi) (include "bulkhead.millis" $router.drainTimeout | atoi) -}}
+{{- $least := add 10 (div (add $drain 999) 1000) -}}
+{{- $given := int $router.terminationGracePeriodSeconds -}}
+{{- if and $given (lt $given (int $least)) -}}
+{{- fail (printf "router.terminationGracePeriodSeconds is %d, but drainDelay %s and drainTimeout %s need %d: transactions would be cut off; leave it out or raise it" $given $router.drainDelay $router.drainTimeout (int $least)) -}}
+{{- end -}}
+{{ $given | default (add $least 5) }}
+{{- end }}
+
 {{/* Keep pods apart where the cluster is large enough; takes (list $ SELECTOR). */}}
 {{- define "bulkhead.spread" -}}
 {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}

@@ -67,6 +67,23 @@ pub(crate) async fn apply(
     objects: &[Object],
     observed: &Observed,
 ) -> Result<Applied, Error> {
+    let mut applied = apply_alone(context, cell, objects, observed).await?;
+    if applied.problem.is_none() {
+        prune(context, cell, objects, observed, &mut applied).await?;
+    }
+    Ok(applied)
+}
+
+/// Applies these and removes nothing.
+///
+/// # Errors
+/// As [`apply`].
+pub(crate) async fn apply_alone(
+    context: &Context,
+    cell: &Identity,
+    objects: &[Object],
+    observed: &Observed,
+) -> Result<Applied, Error> {
     let mut applied = Applied::default();
     for object in objects {
         let live = match observed.objects.get(&object.key()) {
@@ -96,7 +113,6 @@ pub(crate) async fn apply(
             Err(error) => return Err(error),
         }
     }
-    prune(context, cell, objects, observed, &mut applied).await?;
     Ok(applied)
 }
 

@@ -15,7 +15,7 @@ use super::turn;
 use super::validate::{self, Identity, Ownership, Problem};
 use super::{Context, Error, apply};
 use crate::kinds;
-use crate::revision::Revision;
+use crate::revision::{LAYOUT, Revision};
 use crate::rollout::{self, Step};
 use crate::{clock, compare};
 
@@ -246,11 +246,15 @@ async fn objects(
     let installation = Installation {
         operator_namespace: context.config.namespace.clone(),
         router_namespace: context.config.router_namespace().to_owned(),
-        image_pull_policy: context.config.image_pull_policy.as_str(),
         api_server: observed.api_server.clone(),
     };
     let wanted = desired::objects(&valid, &installation, &context.kinds);
-    let applied = apply::apply(context, &Identity::of(cell), &wanted, observed).await?;
+    let applied = if changes_now(revision, report.step.as_ref(), has_orchestrator(observed)) {
+        apply::apply(context, &Identity::of(cell), &wanted, observed).await?
+    } else {
+        let walls: Vec<_> = wanted.iter().filter(|object| desired::is_wall(object)).cloned().collect();
+        apply::apply_alone(context, &Identity::of(cell), &walls, observed).await?
+    };
     report.objects = wanted.len();
     report.health = look_again(context, cell, observed, &wanted);
     report.wrote = applied.wrote.len() + applied.pruned.len();
@@ -268,6 +272,17 @@ async fn objects(
         return Ok(false);
     }
     Ok(true)
+}
+
+/// Whether everything in the cell may be brought to what is desired. What another version of Bulkhead made stays as it is
+/// until the cell is out of traffic for its update; a cell without an orchestrator has nothing to lose.
+fn changes_now(revision: &Revision, step: Option<&Step>, has_orchestrator: bool) -> bool {
+    revision.recipe.layout == LAYOUT || step == Some(&Step::Update) || !has_orchestrator
+}
+
+fn has_orchestrator(observed: &Observed) -> bool {
+    let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
+    observed.objects.contains_key(&key)
 }
 
 /// The health of the workload as it is known after applying: what was just made or changed is not complete.
@@ -306,7 +321,7 @@ async fn after(
         Step::TakeOut => {
             let _alone = context.beginning.lock().await;
             if shift::another_is_out(context, &observed.siblings, cell.name()).await? {
-                report.step = Some(Step::Wait("another cell of the template is being updated".to_owned()));
+                report.step = Some(Step::Wait("another cell is being updated".to_owned()));
                 return Ok(());
             }
             let reason = format!("update of cell {} to revision {target}", cell.name());
@@ -459,5 +474,17 @@ mod tests {
             }
             assert_eq!(requests.writes(), [""; 0]);
         }
+    }
+
+    #[test]
+    fn what_another_version_of_bulkhead_made_changes_only_in_its_turn() {
+        let of = |layout| Revision { recipe: Recipe { layout, ..Recipe::default() }, ..Revision::default() };
+        let (ours, older) = (of(LAYOUT), of(LAYOUT - 1));
+        for step in [None, Some(Step::Keep), Some(Step::Wait("text".to_owned())), Some(Step::AwaitDrain)] {
+            assert!(changes_now(&ours, step.as_ref(), true), "drift is corrected: {step:?}");
+            assert!(!changes_now(&older, step.as_ref(), true), "{step:?}");
+            assert!(changes_now(&older, step.as_ref(), false), "{step:?}");
+        }
+        assert!(changes_now(&older, Some(&Step::Update), true));
     }
 }

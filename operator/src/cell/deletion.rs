@@ -29,7 +29,8 @@ struct View {
     drained: bool,
     /// Objects of ours that hold no data.
     objects: usize,
-    pods: usize,
+    /// Names of the cell's own pods that have not ended.
+    pods: Vec<String>,
     /// Runs elsewhere, so that there is nothing here to remove.
     external: bool,
 }
@@ -48,7 +49,7 @@ enum Step {
 
 fn next(view: &View) -> Step {
     // A cell without pods has nothing under way, whatever the routers say or fail to say.
-    let serves = view.external || (view.owned && view.pods > 0 && !view.terminating);
+    let serves = view.external || (view.owned && !view.pods.is_empty() && !view.terminating);
     if serves && !view.drained {
         return if view.shifted { Step::AwaitDrain } else { Step::MakeShift };
     }
@@ -61,7 +62,8 @@ fn next(view: &View) -> Step {
     if view.objects > 0 {
         return Step::RemoveWorkload;
     }
-    if view.pods > 0 {
+    // Whatever the policy: they end by themselves now, and the walls must outlast them.
+    if !view.pods.is_empty() {
         return Step::AwaitPods;
     }
     match view.policy {
@@ -100,7 +102,7 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
         shifted: made.is_some(),
         drained: made.is_some() && shift::is_drained(&traffic, made, observed.drain_timeout_ms, clock::now()),
         objects: left.len(),
-        pods: observed.pods.unwrap_or(0),
+        pods: observed.pods.clone(),
         external: !cell.spec.endpoints.is_empty(),
     };
     let about = context.about(cell);
@@ -196,9 +198,19 @@ fn explain(step: Step, view: &View, traffic: &CellTraffic) -> String {
             };
             format!("deletion waits for {holding}: {} under way", traffic.in_flight)
         }
-        Step::RemoveWorkload | Step::AwaitPods => format!("deletion waits for {} pods to end", view.pods),
+        Step::RemoveWorkload => "deletion waits for the workload to be removed".to_owned(),
+        Step::AwaitPods => format!("deletion waits for pods to end: {}", few(&view.pods)),
         Step::MarkRetained | Step::Finish => "deletion is at its end".to_owned(),
         Step::DeleteNamespace | Step::AwaitNamespace => "deletion waits for the namespace to end".to_owned(),
+    }
+}
+
+/// The first names, and how many more there are.
+fn few(names: &[String]) -> String {
+    const NAMED: usize = 5;
+    match names.len().checked_sub(NAMED) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..NAMED].join(", ")),
     }
 }
 
@@ -239,7 +251,7 @@ mod tests {
     }
 
     fn serving() -> View {
-        View { owned: true, objects: 9, pods: 4, ..View::default() }
+        View { owned: true, objects: 9, pods: vec!["web-1".to_owned()], ..View::default() }
     }
 
     #[track_caller]
@@ -257,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_namespace_is_kept_or_removed_as_the_policy_says() {
-        let empty = View { shifted: true, drained: true, objects: 0, pods: 0, ..serving() };
+        let empty = View { shifted: true, drained: true, objects: 0, pods: vec![], ..serving() };
         check(&empty, Step::MarkRetained);
         check(&View { retained: true, ..empty.clone() }, Step::Finish);
         let delete = View { policy: DeletionPolicy::Delete, ..empty };
@@ -268,8 +280,18 @@ mod tests {
 
     #[test]
     fn a_cell_whose_pods_are_gone_is_not_waited_for() {
-        check(&View { pods: 0, ..serving() }, Step::RemoveWorkload);
+        check(&View { pods: vec![], ..serving() }, Step::RemoveWorkload);
         check(&View { terminating: true, ..serving() }, Step::AwaitNamespace);
+    }
+
+    #[test]
+    fn the_pods_that_are_waited_for_are_named() {
+        let pods = (1..=7).map(|number| format!("web-{number}")).collect();
+        let waiting = View { shifted: true, drained: true, objects: 0, pods, ..serving() };
+        let text = explain(next(&waiting), &waiting, &Default::default());
+        assert_eq!(text, "deletion waits for pods to end: web-1, web-2, web-3, web-4, web-5 and 2 more");
+        let last = View { pods: vec!["web-7".to_owned()], ..waiting };
+        assert_eq!(explain(next(&last), &last, &Default::default()), "deletion waits for pods to end: web-7");
     }
 
     #[test]
@@ -293,7 +315,7 @@ mod tests {
         let observed = Observed {
             namespace: Some(NamespaceSeen { terminating: true, ..fixture::namespace(&cell) }),
             objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
-            pods: Some(2),
+            pods: vec!["one".to_owned(), "two".to_owned()],
             ..Observed::default()
         };
         advance(&fixture::context(client), &cell, &observed).await.expect("waits");
@@ -308,7 +330,7 @@ mod tests {
             let observed = Observed {
                 namespace: Some(fixture::namespace(&cell)),
                 objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
-                pods: Some(2),
+                pods: vec!["one".to_owned(), "two".to_owned()],
                 drain_timeout_ms,
                 ..Observed::default()
             };

@@ -159,17 +159,8 @@ pub(crate) async fn run(context: Arc<Context>, cells: Cells, changed: mpsc::Rece
 
 async fn reconcile(cell: Arc<Guard<Cell>>, context: Arc<Context>) -> Result<Action, Error> {
     context.settled().await;
-    let cell = match &cell.0 {
-        Ok(cell) => cell,
-        Err(unreadable) => {
-            tracing::warn!(
-                cell = unreadable.metadata.name,
-                error = unreadable.error,
-                "a Cell cannot be read and is left alone until it changes"
-            );
-            return Ok(Action::await_change());
-        }
-    };
+    // One that cannot be read is left alone until it changes; `routing_status` says so in its status.
+    let Ok(cell) = &cell.0 else { return Ok(Action::await_change()) };
     let action = if cell.metadata.deletion_timestamp.is_some() {
         // Reads only, then one step of the way down.
         let observed = observe::observe(&context, cell).await?;

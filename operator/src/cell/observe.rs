@@ -35,8 +35,8 @@ pub(crate) struct Observed {
     pub nodes: Vec<Arc<PartialObjectMeta<Node>>>,
     /// The longest drain time-out of any Router, in milliseconds.
     pub drain_timeout_ms: i64,
-    /// Pods in the namespace; asked only while the Cell is deleted.
-    pub pods: Option<usize>,
+    /// Names of the cell's pods that have not ended; asked only while the Cell is deleted.
+    pub pods: Vec<String>,
     /// What StatefulSets and Jobs could not make, as their Events say; asked only while one lacks pods.
     pub failures: Vec<String>,
 }
@@ -68,7 +68,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         api_server: api_server(context),
         nodes: stores.nodes.state(),
         drain_timeout_ms: drain_timeout_ms(context),
-        pods: None,
+        pods: Vec::new(),
         failures: Vec::new(),
     };
     observed.siblings.retain(|sibling| sibling.spec.template == cell.spec.template);
@@ -77,7 +77,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
             || shift.spec.cell.as_deref() == Some(cell.name())
     });
     if cell.metadata.deletion_timestamp.is_some() {
-        observed.pods = Some(pods(context, &cell.namespace_name()).await?);
+        observed.pods = pods(context, cell).await?;
     }
     if lacks_pods(&observed.objects) {
         observed.failures = failures(context, &cell.namespace_name()).await?;
@@ -156,10 +156,14 @@ fn drain_timeout_ms(context: &Context) -> i64 {
     i64::try_from(longest.as_millis()).unwrap_or(i64::MAX)
 }
 
-async fn pods(context: &Context, namespace: &str) -> kube::Result<usize> {
-    let api = Api::<Pod>::namespaced(context.client.clone(), namespace);
-    let pods = api.list_metadata(&ListParams::default()).await?;
-    Ok(pods.items.len())
+/// Pods of other people in the namespace hold nobody up, and pods that ended need no end.
+async fn pods(context: &Context, cell: &Cell) -> kube::Result<Vec<String>> {
+    let api = Api::<Pod>::namespaced(context.client.clone(), &cell.namespace_name());
+    let ours =
+        format!("{}={},{}={}", names::LABEL_CELL, cell.name(), names::LABEL_MANAGED_BY, names::MANAGER);
+    let params = ListParams::default().labels(&ours).fields("status.phase!=Succeeded,status.phase!=Failed");
+    let pods = api.list_metadata(&params).await?;
+    Ok(pods.items.into_iter().filter_map(|pod| pod.metadata.name).collect())
 }
 
 /// Deployments say in their own status why pods cannot be made; the others only say it in Events.

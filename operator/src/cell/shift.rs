@@ -4,6 +4,7 @@
 use bulkhead_crds::shift::ShiftOwner;
 use bulkhead_crds::{Cell, CellState, TrafficShift, names};
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DeserializeGuard};
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ pub(crate) async fn remove(context: &Context, shift: &TrafficShift) -> Result<()
 }
 
 /// Whether another cell of the template is out for an update, asked of the API server itself: two reconciles that
-/// decided on older answers must not both begin.
+/// decided on older answers must not both begin. A Cell that cannot be read may be of any template.
 ///
 /// # Errors
 /// What the API server said.
@@ -87,10 +88,14 @@ pub(crate) async fn another_is_out(context: &Context, siblings: &[Cell], me: &st
     let api = Api::<DeserializeGuard<TrafficShift>>::all(context.client.clone());
     let params = ListParams::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
     let shifts = api.list(&params).await?;
+    let unreadable = context.stores.cells.state().into_iter().filter(|cell| cell.0.is_err());
+    let unreadable = unreadable.map(|cell| cell.name_any());
     let updates: Vec<String> = siblings
         .iter()
-        .filter(|cell| cell.name() != me)
-        .map(|cell| Purpose::Update.name(cell.name()))
+        .map(|cell| cell.name().to_owned())
+        .chain(unreadable)
+        .filter(|name| name != me)
+        .map(|name| Purpose::Update.name(&name))
         .collect();
     Ok(shifts
         .items
@@ -101,11 +106,17 @@ pub(crate) async fn another_is_out(context: &Context, siblings: &[Cell], me: &st
 
 /// The weight that spec and other people's shifts leave a cell, now. Our own are left out.
 pub(crate) fn weight_without_ours(cell: &Cell, shifts: &[TrafficShift], now: Timestamp) -> u32 {
+    lowest(cell, shifts.iter().filter(|shift| shift.spec.owner == ShiftOwner::User), now)
+}
+
+/// The weight that spec and all shifts leave a cell, now.
+pub(crate) fn weight(cell: &Cell, shifts: &[TrafficShift], now: Timestamp) -> u32 {
+    lowest(cell, shifts.iter(), now)
+}
+
+fn lowest<'a>(cell: &Cell, shifts: impl Iterator<Item = &'a TrafficShift>, now: Timestamp) -> u32 {
     shifts
-        .iter()
-        .filter(|shift| {
-            shift.spec.cell.as_deref() == Some(cell.name()) && shift.spec.owner == ShiftOwner::User
-        })
+        .filter(|shift| shift.spec.cell.as_deref() == Some(cell.name()))
         .filter(|shift| {
             let end = shift.spec.expires_at.as_deref().and_then(|end| end.parse::<Timestamp>().ok());
             end.is_none_or(|end| end > now)

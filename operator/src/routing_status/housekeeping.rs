@@ -17,23 +17,24 @@ pub(super) async fn remove_orphans(context: &Context, world: &World) -> Result<(
     Ok(())
 }
 
-/// One of the operator's shifts whose Cell, by its UID, no longer exists. A Cell that cannot be read still exists as far
-/// as the store of readable ones can tell, so such a shift is only judged by Cells that can.
+/// One of the operator's shifts whose Cell, by its UID, no longer exists. A Cell that cannot be read exists all the same:
+/// without its shift, routers would send to it in the middle of its update.
 fn is_orphan(shift: &TrafficShift, world: &World) -> bool {
     let Some(cell) = shift.spec.cell.as_deref() else { return false };
     let name = shift.name_any();
     let made_by_us = shift.spec.owner == ShiftOwner::Operator
         && shift.labels().get(names::LABEL_MANAGED_BY).is_some_and(|manager| manager == names::MANAGER)
         && [Purpose::Update, Purpose::Delete].iter().any(|purpose| purpose.name(cell) == name);
-    let of = shift.annotations().get(names::ANNOTATION_CELL_UID);
-    made_by_us && !world.cells.iter().any(|one| one.name() == cell && one.metadata.uid.as_ref() == of)
+    let uid = shift.annotations().get(names::ANNOTATION_CELL_UID).cloned().unwrap_or_default();
+    made_by_us && !world.existing.contains(&(cell.to_owned(), uid))
 }
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_crds::{Cell, CellSpec};
+    use kube::core::ObjectMeta;
 
     use super::*;
+    use crate::routing_status::identity;
 
     fn shift(name: &str, owner: &str) -> TrafficShift {
         serde_json::from_value(serde_json::json!({
@@ -46,13 +47,15 @@ mod tests {
     }
 
     fn world(uid: Option<&str>) -> World {
-        let cells = uid.map(|uid| {
-            let mut cell = Cell::new("a", CellSpec::default());
-            cell.metadata.uid = Some(uid.to_owned());
-            cell
-        });
+        let meta = |uid: &str| ObjectMeta {
+            name: Some("a".to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectMeta::default()
+        };
         World {
-            cells: cells.into_iter().collect(),
+            // None of them can be read.
+            cells: vec![],
+            existing: uid.map(|uid| identity(&meta(uid))).into_iter().collect(),
             routers: vec![],
             policies: vec![],
             shifts: vec![],

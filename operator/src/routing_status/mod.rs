@@ -8,6 +8,7 @@ pub(crate) mod poll;
 mod routers;
 mod shifts;
 pub(crate) mod snapshot;
+mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,13 +18,13 @@ use std::time::Duration;
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
 use bulkhead_routing::table::{Inputs, ParentVerdict, ShiftVerdict, build, unknown_routers};
 use jiff::Timestamp;
-use kube::ResourceExt;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, ObjectMeta};
+use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::cell::Context;
+use crate::cell::{Context, shift};
 use crate::stores::readable;
 use crate::writer::Error;
 use crate::{clock, kinds};
@@ -36,6 +37,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Everything that the statuses are made from, at one moment.
 struct World {
     cells: Vec<Cell>,
+    /// Name and UID of every Cell, those that cannot be read among them.
+    existing: HashSet<(String, String)>,
     routers: Vec<Router>,
     policies: Vec<RoutingPolicy>,
     shifts: Vec<TrafficShift>,
@@ -57,16 +60,20 @@ pub(crate) async fn run(
     let _ = snapshots.wait_for(|snapshot| snapshot.asked).await;
     let mut written = Written::new();
     let mut judged = Judged::default();
+    let mut said = unreadable::Said::new();
     loop {
         changed.borrow_and_update();
         let world = World {
             cells: readable(&context.stores.cells),
+            existing: context.stores.cells.state().iter().map(|cell| identity(cell.meta())).collect(),
             routers: readable(&context.stores.routers),
             policies: readable(&context.stores.policies),
             shifts: readable(&context.stores.shifts),
             snapshot: snapshots.borrow_and_update().clone(),
         };
         let (open, failed) = pass(&context, &world, &mut judged, &mut written).await;
+        // Boxed, because it is rarely needed and makes every future around it larger.
+        let failed = Box::pin(unreadable::say(&context, &mut said)).await || failed;
         pending.send_if_modified(|last| std::mem::replace(last, open) != open);
         tokio::select! {
             _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
@@ -76,18 +83,23 @@ pub(crate) async fn run(
     }
 }
 
+fn identity(meta: &ObjectMeta) -> (String, String) {
+    (meta.name.clone().unwrap_or_default(), meta.uid.clone().unwrap_or_default())
+}
+
 /// One look at everything: whether anything is still waited for, and whether anything failed.
 async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &mut Written) -> (bool, bool) {
-    let now = clock::now();
-    judged.renew(world, now);
+    let at = clock::now();
+    let now = clock::rfc3339(at);
+    judged.renew(world, at);
     let Verdicts { policies, shifts, drained } = &judged.verdicts;
-    let mut open = world.cells.iter().any(|cell| is_draining(cell, world));
+    let mut open = world.cells.iter().any(|cell| is_moving(cell, world, at));
     let mut failed = false;
     let mut statuses: Vec<(ApiResource, Target<'_>, Value, bool)> = Vec::new();
     for policy in &world.policies {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
         let about: Vec<_> = policies.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
-        let status = policies::status(policy, &about, drained, &world.snapshot, &clock::rfc3339(now));
+        let status = policies::status(policy, &about, drained, &world.snapshot, &now);
         let same = policy.status.as_ref() == Some(&status);
         open |= waits(&status.parents.iter().flat_map(|parent| &parent.conditions).collect::<Vec<_>>());
         statuses.push((
@@ -98,14 +110,14 @@ async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &m
         ));
     }
     for router in &world.routers {
-        let status = routers::status(router, &world.snapshot, &clock::rfc3339(now));
+        let status = routers::status(router, &world.snapshot, &now);
         let same = router.status.as_ref() == Some(&status);
         open |= waits(&status.conditions.iter().collect::<Vec<_>>());
         statuses.push((resource("Router", "routers"), Target::of(router), to_value(&status), same));
     }
     for shift in &world.shifts {
         let verdict = shifts.get(&shift.name_any());
-        let status = shifts::status(shift, verdict, &world.snapshot, now);
+        let status = shifts::status(shift, verdict, &world.snapshot, at);
         let same = shift.status.as_ref() == Some(&status);
         open |= waits(&status.conditions.iter().collect::<Vec<_>>());
         statuses.push((
@@ -214,11 +226,11 @@ fn waits(conditions: &[&bulkhead_crds::Condition]) -> bool {
 }
 
 /// A cell that leaves traffic, or comes back to it, is watched closely.
-fn is_draining(cell: &Cell, world: &World) -> bool {
+fn is_moving(cell: &Cell, world: &World, now: Timestamp) -> bool {
     let traffic = world.snapshot.cell(cell.name(), None);
-    let held = world.shifts.iter().any(|shift| shift.spec.cell.as_deref() == Some(cell.name()));
-    let leaves = cell.spec_weight() == 0 || held || cell.metadata.deletion_timestamp.is_some();
-    if leaves { !traffic.is_drained() } else { traffic.sending > 0 && !traffic.has_full(cell.spec_weight()) }
+    let weight = shift::weight(cell, &world.shifts, now);
+    let leaves = weight == 0 || cell.metadata.deletion_timestamp.is_some();
+    if leaves { !traffic.is_drained() } else { traffic.sending > 0 && !traffic.has_full(weight) }
 }
 
 fn resource(kind: &str, plural: &str) -> ApiResource {
@@ -269,5 +281,57 @@ async fn write(
             written.insert(target.uid.to_owned(), (version, value));
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_crds::CellSpec;
+    use bulkhead_protocol::Serving;
+    use bulkhead_protocol::serving::CellServing;
+
+    use super::snapshot::{RouterPod, Snapshot};
+    use super::*;
+
+    /// Whether cell `a` is watched closely while a router sends it `effective` percent, under that shift.
+    #[track_caller]
+    fn check(effective: u32, shift: Option<(&str, Value)>, expected: bool) {
+        let mut serving = Serving::default();
+        let seen = CellServing { r#in: true, effective_weight: effective, ..CellServing::default() };
+        serving.cells.insert("a".to_owned(), seen);
+        let pod = RouterPod {
+            pod: "r-0".to_owned(),
+            router: "r".to_owned(),
+            serving: Some(Arc::new(serving)),
+            silent: false,
+            gone: false,
+        };
+        let shift = shift.map(|(end, mut spec)| {
+            (spec["cell"], spec["reason"], spec["expiresAt"]) = (json!("a"), json!("test"), json!(end));
+            TrafficShift::new("s", serde_json::from_value(spec).expect("is one"))
+        });
+        let world = World {
+            cells: vec![],
+            existing: HashSet::new(),
+            routers: vec![],
+            policies: vec![],
+            shifts: shift.into_iter().collect(),
+            snapshot: Arc::new(Snapshot { asked: true, routers: vec![pod] }),
+        };
+        let cell = Cell::new("a", CellSpec { weight: 100, ..CellSpec::default() });
+        let now = "2030-01-01T00:00:00Z".parse().expect("a time");
+        assert_eq!(is_moving(&cell, &world, now), expected, "{effective} % under {:?}", world.shifts);
+    }
+
+    #[test]
+    fn routers_are_asked_often_only_while_a_cell_is_not_where_it_goes() {
+        let (later, earlier) = ("2030-01-01T00:00:01Z", "2029-12-31T23:59:59Z");
+        check(100, None, false);
+        check(25, None, true);
+        check(100, Some((later, json!({"weight": 0}))), true);
+        check(100, Some((later, json!({"state": "Drained"}))), true);
+        check(0, Some((later, json!({"weight": 0}))), false);
+        check(50, Some((later, json!({"weight": 50}))), false);
+        check(100, Some((earlier, json!({"weight": 0}))), false);
     }
 }

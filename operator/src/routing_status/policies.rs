@@ -72,8 +72,13 @@ fn parent_statements(
     vec![
         outcome("Accepted", &verdict.accepted),
         outcome("ResolvedRefs", &verdict.resolved_refs),
-        programmed(progress, asked, generation),
+        if verdict.accepted.ok { programmed(progress, asked, generation) } else { not_accepted() },
     ]
+}
+
+/// Routers may know an object and apply nothing of it.
+pub(super) fn not_accepted() -> Statement {
+    statement("Programmed", false, "NotAccepted", "it is not accepted, so no router applies it")
 }
 
 /// True when every router pod that is not gone serves that generation; a silent one is named either way.
@@ -259,6 +264,8 @@ mod tests {
         let refused = made(false, vec![pod("r-0", 3, 0)]);
         let ready = find(&refused.conditions, "Ready").expect("is stated");
         assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "Conflict"));
+        let programmed = find(&refused.parents[0].conditions, "Programmed").expect("is stated");
+        assert_eq!((programmed.status, programmed.reason.as_str()), (ConditionStatus::False, "NotAccepted"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use bulkhead_crds::{TrafficShift, TrafficShiftStatus};
 use bulkhead_routing::table::ShiftVerdict;
 use jiff::Timestamp;
 
-use super::policies::programmed;
+use super::policies::{not_accepted, programmed};
 use super::snapshot::{Snapshot, Wanted};
 use crate::clock::rfc3339;
 use crate::conditions::{state, statement};
@@ -33,6 +33,8 @@ pub(super) fn status(
     };
     let programmed = if has_ended(shift, now) {
         statement("Programmed", false, "Expired", "it has ended and changes nothing; delete it")
+    } else if accepted.status != true.into() {
+        not_accepted()
     } else {
         programmed(&snapshot.progress(None, wanted), snapshot.asked, wanted.generation)
     };
@@ -56,19 +58,50 @@ pub(super) fn has_ended(shift: &TrafficShift, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bulkhead_crds::TrafficShiftSpec;
     use bulkhead_crds::condition::find;
+    use bulkhead_protocol::Serving;
+    use bulkhead_protocol::serving::ObjectVersion;
+    use bulkhead_routing::table::Outcome;
 
+    use super::super::snapshot::RouterPod;
     use super::*;
 
-    #[test]
-    fn an_expired_shift_says_that_it_changes_nothing() {
+    /// `Programmed` of a shift that the one router has in its table.
+    #[track_caller]
+    fn check(accepted: bool, expires_at: &str, expected: (bool, &str)) {
         let spec: TrafficShiftSpec = serde_json::from_value(serde_json::json!({
-            "cell": "a", "weight": 0, "reason": "test", "expiresAt": "2020-01-01T00:00:00Z",
+            "cell": "a", "weight": 0, "reason": "test", "expiresAt": expires_at,
         }))
         .expect("is one");
+        let mut shift = TrafficShift::new("s", spec);
+        (shift.metadata.uid, shift.metadata.generation) = (Some("u".to_owned()), Some(1));
+        let reason = if accepted { "Accepted" } else { "CellNotFound" };
+        let accepted = Outcome { ok: accepted, reason, message: "text".to_owned() };
+        let verdict = ShiftVerdict { name: "s".to_owned(), accepted };
+        let mut serving = Serving::default();
+        serving
+            .objects
+            .insert("TrafficShift/s".to_owned(), ObjectVersion { uid: "u".to_owned(), generation: 1 });
+        let router = RouterPod {
+            pod: "r-0".to_owned(),
+            router: "r".to_owned(),
+            serving: Some(Arc::new(serving)),
+            silent: false,
+            gone: false,
+        };
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().expect("a time");
-        let status = status(&TrafficShift::new("s", spec), None, &Snapshot::default(), now);
-        assert_eq!(find(&status.conditions, "Programmed").map(|one| one.reason.as_str()), Some("Expired"));
+        let status = status(&shift, Some(&verdict), &Snapshot { asked: true, routers: vec![router] }, now);
+        let programmed = find(&status.conditions, "Programmed").expect("is stated");
+        assert_eq!((programmed.status, programmed.reason.as_str()), (expected.0.into(), expected.1));
+    }
+
+    #[test]
+    fn only_what_changes_something_is_programmed() {
+        check(true, "2030-01-01T00:00:01Z", (true, "Programmed"));
+        check(false, "2030-01-01T00:00:01Z", (false, "NotAccepted"));
+        check(true, "2020-01-01T00:00:00Z", (false, "Expired"));
     }
 }

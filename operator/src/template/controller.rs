@@ -89,6 +89,8 @@ async fn keep(context: &Context, template: &CellTemplate, revisions: &[Revision]
     let recipe = Recipe {
         template: template.spec.clone(),
         cell_runtime_image: context.config.cell_runtime_image.clone(),
+        image_pull_policy: context.config.image_pull_policy.as_str().to_owned(),
+        layout: revision::LAYOUT,
     };
     let number = revisions.iter().map(|revision| revision.number).max().unwrap_or(0) + 1;
     let revision = Revision::new(&template.name_any(), recipe, number);

@@ -3,7 +3,7 @@
 use bulkhead_crds::names;
 use serde_json::{Value, json};
 
-use super::{Installation, hash, place, pod_labels};
+use super::{hash, place, pod_labels};
 use crate::cell::validate::ValidCell;
 
 const TRAFFIC_PORT: u16 = 8080;
@@ -11,7 +11,7 @@ const HEALTH_PORT: u16 = 8081;
 const ADMIN_PORT: u16 = 9090;
 const REPLICAS: u32 = 2;
 
-pub(super) fn objects(cell: &ValidCell, installation: &Installation) -> Vec<Value> {
+pub(super) fn objects(cell: &ValidCell) -> Vec<Value> {
     let configuration = configuration(cell);
     vec![
         json!({
@@ -50,7 +50,7 @@ pub(super) fn objects(cell: &ValidCell, installation: &Installation) -> Vec<Valu
             "metadata": metadata(),
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector()}},
         }),
-        deployment(cell, installation, &configuration),
+        deployment(cell, &configuration),
     ]
 }
 
@@ -101,10 +101,10 @@ fn configuration(cell: &ValidCell) -> String {
     serde_yaml::to_string(&configuration).unwrap_or_else(|_| configuration.to_string())
 }
 
-fn deployment(cell: &ValidCell, installation: &Installation, configuration: &str) -> Value {
+fn deployment(cell: &ValidCell, configuration: &str) -> Value {
     let mut labels = json!(pod_labels(cell, names::COMPONENT_CELL_RUNTIME));
     labels["app.kubernetes.io/name"] = json!(names::CELL_RUNTIME);
-    let mut spec = pod_spec(cell, installation);
+    let mut spec = pod_spec(cell);
     place(cell, &mut spec);
     json!({
         "apiVersion": "apps/v1",
@@ -126,7 +126,7 @@ fn deployment(cell: &ValidCell, installation: &Installation, configuration: &str
     })
 }
 
-fn pod_spec(cell: &ValidCell, installation: &Installation) -> Value {
+fn pod_spec(cell: &ValidCell) -> Value {
     json!({
         "serviceAccountName": names::CELL_RUNTIME,
         "automountServiceAccountToken": true,
@@ -144,12 +144,12 @@ fn pod_spec(cell: &ValidCell, installation: &Installation) -> Value {
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": selector()},
         }],
-        "containers": [container(cell, installation)],
+        "containers": [container(cell)],
         "volumes": [{"name": "configuration", "configMap": {"name": names::CELL_RUNTIME}}],
     })
 }
 
-fn container(cell: &ValidCell, installation: &Installation) -> Value {
+fn container(cell: &ValidCell) -> Value {
     let field = |path: &str| json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
     let probe = |path: &str, period: u32| {
         json!({"httpGet": {"path": path, "port": "admin", "scheme": "HTTP"}, "periodSeconds": period,
@@ -158,7 +158,7 @@ fn container(cell: &ValidCell, installation: &Installation) -> Value {
     json!({
         "name": names::CELL_RUNTIME,
         "image": cell.revision.recipe.cell_runtime_image,
-        "imagePullPolicy": installation.image_pull_policy,
+        "imagePullPolicy": cell.revision.recipe.image_pull_policy,
         "args": [
             "--cell", cell.name,
             "--config", "/etc/bulkhead/config.yaml",

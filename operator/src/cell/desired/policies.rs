@@ -113,7 +113,6 @@ mod tests {
         Installation {
             operator_namespace: "bulkhead-system".to_owned(),
             router_namespace: "bulkhead-system".to_owned(),
-            image_pull_policy: "IfNotPresent",
             api_server: vec![
                 ApiServer { cidr: "172.18.0.2/32".to_owned(), port: Some(6443) },
                 ApiServer { cidr: "10.0.0.0/24".to_owned(), port: None },

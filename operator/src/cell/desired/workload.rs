@@ -1,11 +1,12 @@
-//! The template's objects with what is the operator's to say: labels, placement, and the security that Pod Security
-//! `restricted` asks for. What a template may not say was refused before.
+//! The template's objects with what is the operator's to say: labels, placement, the limits that a quota needs, and the
+//! security that Pod Security `restricted` asks for. What a template may not say was refused before.
 
 use std::collections::BTreeSet;
 
 use bulkhead_crds::names;
 use serde_json::{Value, json};
 
+use super::quota::limit_memory;
 use super::{Key, place, pod_labels, restrict};
 use crate::cell::validate::ValidCell;
 
@@ -23,6 +24,7 @@ pub(super) fn decorate(cell: &ValidCell, object: &Value) -> Value {
         let spec = &mut template["spec"];
         place(cell, spec);
         restrict(spec);
+        limit_memory(cell, spec);
     }
     object
 }
