@@ -79,10 +79,7 @@ pub(crate) fn answered(
     if let (Some(client), Some(cell)) = (upgrade, agreed) {
         life.mark(&mut headers, settings, worker);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        tokio::task::spawn_local(async move {
-            client.join(cell).await;
-            drop(lease);
-        });
+        client.join(cell, lease);
         return Answer { status, headers, body: AnswerBody::Whole(Bytes::new()) };
     }
     life.mark(&mut headers, settings, worker);

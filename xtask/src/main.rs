@@ -172,7 +172,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
             test::soak(&Wish { require_cluster: true, yes, keep, only }).map(|()| ExitCode::SUCCESS)
         }
         Chore::Bench { cluster, name, arguments } => {
-            bench::run(&cluster, &name, &arguments).map(|()| ExitCode::SUCCESS)
+            bench::run(&cluster, &name, &arguments).map(ExitCode::from)
         }
     }
 }

@@ -2,7 +2,7 @@
 //! cluster, with all the set-up that they need. What is tested is in the crates and in `tests/`.
 
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -136,11 +136,15 @@ pub(crate) fn cargo_command(arguments: &[&str]) -> Command {
 }
 
 /// Runs it with its output where the person sees it.
-pub(crate) fn status(command: &mut Command) -> Result<()> {
-    let words = described(command);
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{words}`"))?;
+fn status(command: &mut Command) -> Result<()> {
+    let status = run_in_view(command)?;
     if !status.success() {
-        bail!("`{words}` failed ({status})");
+        bail!("`{}` failed ({status})", described(command));
     }
     Ok(())
+}
+
+/// Runs it with its output where the person sees it, and leaves it to the caller what its status means.
+pub(crate) fn run_in_view(command: &mut Command) -> Result<ExitStatus> {
+    command.stdin(Stdio::null()).status().with_context(|| format!("cannot start `{}`", described(command)))
 }

@@ -53,19 +53,22 @@ pub(crate) async fn run(arguments: DemoArgs) -> Result<bool> {
     good
 }
 
-/// The router has its table and every cell is in.
+/// The router listens and every cell is in.
 async fn wait_until_in(stage: &mut Stage, shutdown: &Shutdown) -> Result<()> {
     for _ in 0..200 {
         stage.router_runs()?;
         let all_in = stage.serving().is_ok_and(|serving| {
             serving.cells.len() == stage::CELLS.len() && serving.cells.values().all(|cell| cell.r#in)
         });
-        if all_in || shutdown.is_requested() {
+        if (all_in && stage.router_is_ready()) || shutdown.is_requested() {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    anyhow::bail!("the cells are not in after 10 s; logs are in {}", stage.folder().display())
+    anyhow::bail!(
+        "the router is not ready, or its cells are not in, after 10 s; logs are in {}",
+        stage.folder().display()
+    )
 }
 
 /// The load, and its numbers while it runs.

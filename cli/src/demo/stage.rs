@@ -129,6 +129,11 @@ impl Stage {
         serde_json::from_str(&body).context("the router's answer is no JSON")
     }
 
+    /// Whether the router's listener is open. It opens only after the cells have spoken.
+    pub(super) fn router_is_ready(&self) -> bool {
+        get(self.admin, "/readyz").is_ok()
+    }
+
     /// Fails with the router's last words when it is gone.
     pub(super) fn router_runs(&mut self) -> Result<()> {
         if let Ok(Some(status)) = self.router.0.try_wait() {

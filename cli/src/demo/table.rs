@@ -123,6 +123,6 @@ fn share(serving: &Serving, cell: &str) -> f64 {
     f64::from(parts) / 10_000.0
 }
 
-fn millis(micros: u64) -> f64 {
+pub(super) fn millis(micros: u64) -> f64 {
     micros as f64 / 1_000.0
 }

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::body::Arriving;
-use super::upgrade::Upgrade;
+use super::upgrade::{Afterwards, Upgrade};
 use super::watched::Watched;
 use crate::message::{Answer, AnswerBody, Head, Request};
 
@@ -32,7 +32,7 @@ pub(crate) enum Phase {
     Idle = 0,
     /// Part of a head has arrived.
     Head = 1,
-    /// A request is under way.
+    /// A request is under way, or the connection has left HTTP.
     Busy = 2,
 }
 
@@ -110,6 +110,14 @@ impl Watch {
         self.kicked.notify_one();
     }
 
+    /// Comes back when the connection is to be closed now. Where another protocol than HTTP may be ended, only its two
+    /// sides know, so that a graceful end is no matter of ours.
+    async fn aborted(&self) {
+        while self.kick.load(Ordering::Relaxed) != Kick::Abort as u8 {
+            self.kicked.notified().await;
+        }
+    }
+
     fn enter(&self, phase: Phase) {
         self.since.store(self.clock.millis(), Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
@@ -122,7 +130,8 @@ impl Watch {
     }
 }
 
-/// Serves one connection until either side ends it. `refuse` says what a client is told whose request cannot be read.
+/// Serves one connection until either side ends it, whether in HTTP or after it has left it. `refuse` says what a client
+/// is told whose request cannot be read.
 pub(crate) async fn serve_connection<F, Fut>(
     stream: TcpStream,
     peer: IpAddr,
@@ -136,9 +145,10 @@ pub(crate) async fn serve_connection<F, Fut>(
 {
     let limit = usize::try_from(header_bytes).unwrap_or(usize::MAX);
     let under_way = Rc::new(Cell::new(0_u32));
+    let afterwards = Afterwards::default();
     let service = service_fn(|request: hyper::Request<Incoming>| {
         watch.enter(Phase::Busy);
-        let answered = serve(from_hyper(request, peer));
+        let answered = serve(from_hyper(request, peer, &afterwards));
         let busy = Busy::new(&watch, &under_way);
         async move { Ok::<_, Infallible>(to_hyper(answered.await, busy)) }
     });
@@ -148,17 +158,23 @@ pub(crate) async fn serve_connection<F, Fut>(
     let mut connection = std::pin::pin!(connection);
     loop {
         tokio::select! {
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, %peer, "a client's connection ended with an error");
-                }
-                return;
-            }
+            ended = connection.as_mut() => match ended {
+                Ok(()) => break,
+                Err(error) => return tracing::debug!(%error, %peer, "a client's connection ended with an error"),
+            },
             () = watch.kicked.notified() => match watch.kick.load(Ordering::Relaxed) {
                 kick if kick == Kick::Abort as u8 => return,
                 kick if kick == Kick::Graceful as u8 => connection.as_mut().graceful_shutdown(),
                 _ => {}
             }
+        }
+    }
+    let upgraded = afterwards.borrow_mut().take();
+    if let Some(upgraded) = upgraded {
+        watch.enter(Phase::Busy);
+        tokio::select! {
+            () = upgraded => {}
+            () = watch.aborted() => {}
         }
     }
 }
@@ -211,8 +227,8 @@ impl hyper::body::Body for Tracked {
     }
 }
 
-fn from_hyper(mut request: hyper::Request<Incoming>, peer: IpAddr) -> Request {
-    let upgrade = Upgrade::asked(&mut request);
+fn from_hyper(mut request: hyper::Request<Incoming>, peer: IpAddr, afterwards: &Afterwards) -> Request {
+    let upgrade = Upgrade::asked(&mut request, afterwards);
     let (parts, body) = request.into_parts();
     let head = Head {
         method: parts.method,

@@ -1,5 +1,6 @@
 //! Objects from a folder of YAML files, watched by their metadata. A document that is wrong keeps what its file last
-//! said well, and is reported; it changes nothing else.
+//! said well, and is reported; it changes nothing else. Only a file that is gone takes its objects with it at once: one
+//! that changed may still be being written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,7 +48,10 @@ struct Stamp {
 
 #[derive(Default)]
 struct File {
-    stamp: Option<Stamp>,
+    /// At the last look.
+    seen: Option<Stamp>,
+    /// When it was last read.
+    read: Option<Stamp>,
     objects: Vec<Object>,
     wrong: Vec<String>,
 }
@@ -94,18 +98,22 @@ impl Reader {
         Ok(found)
     }
 
-    /// Reads what changed. Whether anything did.
+    /// Reads what changed and has been the same in two looks, so that nobody is writing it. Whether anything did.
     fn refresh(&mut self) -> bool {
         let found = match self.list() {
             Ok(found) => found,
             Err(error) => return self.cannot_read(&error),
         };
-        let mut changed = self.unreadable.take().is_some() || !std::mem::replace(&mut self.started, true);
+        let first = !std::mem::replace(&mut self.started, true);
+        let mut changed = self.unreadable.take().is_some() || first;
         let before = self.files.len();
         self.files.retain(|path, _| found.contains_key(path));
         changed |= self.files.len() != before;
         for (path, stamp) in found {
-            if self.files.get(&path).is_none_or(|file| file.stamp.as_ref() != Some(&stamp)) {
+            let file = self.files.entry(path.clone()).or_default();
+            let settled = file.seen.replace(stamp.clone()).as_ref() == Some(&stamp);
+            // The first table is made of all that is there.
+            if (settled || first) && file.read.as_ref() != Some(&stamp) {
                 self.read(&path, stamp);
                 changed = true;
             }
@@ -126,12 +134,17 @@ impl Reader {
     fn read(&mut self, path: &Path, stamp: Stamp) {
         let too_large = stamp.length > MAX_FILE;
         let file = self.files.entry(path.to_owned()).or_default();
-        file.stamp = Some(stamp);
+        file.read = Some(stamp);
         file.wrong.clear();
         let mut good = Vec::new();
         match fs::read_to_string(path) {
             _ if too_large => file.wrong.push(format!("larger than {MAX_FILE} bytes")),
             Err(error) => file.wrong.push(error.to_string()),
+            // Cut by somebody who is about to write it, or by a full disk.
+            Ok(text) if text.trim().is_empty() && !file.objects.is_empty() => {
+                file.wrong
+                    .push("empty, so what it said before stays; remove the file to remove it".to_owned());
+            }
             Ok(text) => {
                 for text in document::split(&text) {
                     match document::read(&text, &self.schemas) {
@@ -274,9 +287,15 @@ mod tests {
             Self { folder, reader, objects: Objects::default() }
         }
 
-        /// Writes a file and reads the folder: the cells with their weights, and how many things are wrong.
+        /// Writes a file and looks at the folder until it is read: the cells with their weights, and how many things are
+        /// wrong.
         fn after(&mut self, file: &str, text: &str) -> (Vec<(String, u32)>, usize) {
             fs::write(self.folder.path().join(file), text).expect("the file can be written");
+            self.look();
+            self.look()
+        }
+
+        fn look(&mut self) -> (Vec<(String, u32)>, usize) {
             self.reader.refresh();
             self.reader.change()(&mut self.objects);
             let cells = self.objects.cells.items();
@@ -306,6 +325,30 @@ mod tests {
         let mut world = World::new();
         let text = [cell("a", "10"), cell("b", "1000"), cell("c", "30")].join("---\n");
         assert_eq!(world.after("all.yaml", &text), (at(&[("a", 10), ("c", 30)]), 1));
+    }
+
+    #[test]
+    fn a_file_is_read_only_when_nobody_is_writing_it() {
+        let mut world = World::new();
+        let file = world.folder.path().join("all.yaml");
+        let both = |weight| [cell("a", weight), cell("b", weight)].join("---\n");
+        let before = (at(&[("a", 10), ("b", 10)]), 0);
+        assert_eq!(world.after("all.yaml", &both("10")), before);
+        for half in [String::new(), cell("a", "20")] {
+            fs::write(&file, half).expect("the file can be written");
+            assert_eq!(world.look(), before);
+        }
+        assert_eq!(world.after("all.yaml", &both("20")), (at(&[("a", 20), ("b", 20)]), 0));
+    }
+
+    #[test]
+    fn an_empty_file_takes_nothing_away_and_is_reported_and_a_removed_one_goes_at_once() {
+        let mut world = World::new();
+        assert_eq!(world.after("empty.yaml", ""), (at(&[]), 0));
+        assert_eq!(world.after("a.yaml", &cell("a", "10")), (at(&[("a", 10)]), 0));
+        assert_eq!(world.after("a.yaml", "\n"), (at(&[("a", 10)]), 1));
+        fs::remove_file(world.folder.path().join("a.yaml")).expect("is there");
+        assert_eq!(world.look(), (at(&[]), 0));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::client::{Client, get, post};
 use crate::fake::{Behaviour, FakeCell};
-use crate::world::{Setup, World, eventually, policy};
+use crate::world::{PATIENCE, ROUTER, Setup, World, eventually, policy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_answers_what_is_in_flight_and_then_ends() {
@@ -206,8 +206,8 @@ async fn a_head_larger_than_the_limit_is_refused() {
     assert_eq!(world.hits(), [0, 0]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_may_leave_http_when_the_cell_agrees() {
+/// A router with one cell that leaves HTTP, and a connection that has done so.
+async fn left_http() -> (World, TcpStream) {
     let world = Setup { cells: vec!["a"], policy: policy("[{cells: [{name: a}]}]"), ..Setup::default() }
         .start()
         .await;
@@ -217,13 +217,60 @@ async fn a_connection_may_leave_http_when_the_cell_agrees() {
     stream.write_all(request.as_bytes()).await.expect("writes");
     let head = read_head(&mut stream).await;
     assert!(head.starts_with("HTTP/1.1 101") && head.contains("upgrade: echo\r\n"), "{head}");
-    stream.write_all(b"ping").await.expect("writes");
-    let mut pong = [0; 4];
-    stream.read_exact(&mut pong).await.expect("reads");
-    assert_eq!(&pong, b"ping");
+    check_echo(&mut stream, "ping").await;
+    (world, stream)
+}
+
+async fn check_echo(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).await.expect("writes");
+    let mut echo = vec![0; text.len()];
+    stream.read_exact(&mut echo).await.expect("reads");
+    assert_eq!(String::from_utf8_lossy(&echo), text);
+}
+
+async fn connections(world: &World) -> Option<String> {
+    let text = world.metrics().await;
+    let mut lines = text.lines();
+    lines
+        .find_map(|line| line.strip_prefix("bulkhead_router_connections{listener=\"http\"} "))
+        .map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_may_leave_http_when_the_cell_agrees_and_counts_until_it_ends() {
+    let (world, mut stream) = left_http().await;
     assert_eq!(world.serving().await.cells["a"].in_flight, 1);
+    assert_eq!(connections(&world).await.as_deref(), Some("1"));
+    // Its bytes are its own, even where they look like ours.
+    check_echo(&mut stream, "HTTP/1.1 400 Bad Request\r\n\r\n").await;
     drop(stream);
-    eventually("it is over", async || world.serving().await.cells["a"].in_flight == 0).await;
+    eventually("it is over", async || {
+        world.serving().await.cells["a"].in_flight == 0 && connections(&world).await.as_deref() == Some("0")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_lets_a_connection_that_left_http_end_by_itself() {
+    let (world, mut stream) = left_http().await;
+    world.shutdown.trigger();
+    eventually("nobody listens", async || TcpStream::connect(world.address).await.is_err()).await;
+    let cut = tokio::time::timeout(Duration::from_millis(500), stream.read_u8()).await;
+    assert!(cut.is_err(), "nothing comes, not even an end: {cut:?}");
+    check_echo(&mut stream, "still there").await;
+    drop(stream);
+    world.router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_cuts_a_connection_that_left_http_when_its_time_is_over() {
+    let (world, mut stream) = left_http().await;
+    world.write("router.yaml", &ROUTER.replace("LIMITS", "{}").replace("5s", "300ms"));
+    world.serves("Router/main", 2).await;
+    world.shutdown.trigger();
+    world.router.ended().await.expect("ends well");
+    let read = tokio::time::timeout(PATIENCE, stream.read_u8()).await.expect("comes to an end");
+    assert!(read.is_err(), "the connection is over");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -31,6 +31,27 @@ async fn one_bad_file_among_good_ones_harms_nothing_and_is_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_truncated_and_written_later_never_costs_its_cell_a_request() {
+    let world = World::start().await;
+    let file = world.folder.path().join("cell-a.yaml");
+    fs::write(&file, "").expect("is truncated in place");
+    let mut client = world.client().await;
+    eventually("the router has read the empty file", async || {
+        assert_eq!(client.send(get("/")).await.status, 200);
+        assert!(world.serving().await.cells["a"].r#in);
+        String::from_utf8_lossy(&world.admin("/v1/table").await.body).contains("what it said before stays")
+    })
+    .await;
+    assert_eq!(world.spread(50).await.len(), 2, "both cells go on answering");
+    fs::write(&file, cell("a", 50, world.cells[0].address)).expect("is written in place");
+    world.serves("Cell/a", 2).await;
+    assert_eq!(world.cells[0].streams(), 1, "its health is still what it said at the start");
+    // Gone is gone.
+    world.remove("cell-a.yaml");
+    eventually("the cell is gone", async || !world.serving().await.cells.contains_key("a")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_bad_policy_among_a_hundred_leaves_a_hundred() {
     let world = World::start().await;
     let many: Vec<String> = (0..101)

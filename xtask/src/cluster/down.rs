@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MntFlags, umount2};
 
 use super::layout::ClusterName;
@@ -17,44 +17,55 @@ use crate::command::{command, output, succeeds};
 /// Removes the cluster. One that does not exist is fine.
 ///
 /// # Errors
-/// When something of it stays; all other parts are removed nevertheless as far as they can be.
+/// Names everything that stays; all other parts are removed nevertheless as far as they can be.
 pub fn down(name: &ClusterName) -> Result<()> {
     let state = State::of(name)?;
     // A damaged record is no reason to leave the rest behind.
     if let Ok(Some(record)) = state.record()
         && record.provider == Provider::Kind
     {
+        // While kind has nodes, the record is what says so.
         kind::down(name)?;
         return remove_folder(state.folder());
     }
     let marked = Processes::of(&state);
-    // Kubelets first, or they would start again what is ended next.
+    // Kubelets first, or they would start again what is ended next. Whatever outlives one sweep, or was just being
+    // started, is met by the next; the last ones report.
     for process in marked.names().iter().filter(|process| process.starts_with("kubelet")) {
-        marked.kill(process)?;
+        let _ = marked.kill(process);
     }
     let groups = cgroups::of(name);
-    cgroups::end(&groups)?;
-    // A process that was just being started may slip through the first sweep.
-    for _ in 0..2 {
-        processes::end(&marked.marked())?;
-    }
-    cgroups::end(&groups)?;
-    unmount(state.folder())?;
-    remove_links(name)?;
-    remove_namespaces(name)?;
-    cgroups::remove(&groups)?;
+    let _ = cgroups::end(&groups);
+    let _ = processes::end(&marked.marked());
     remove_traces(name, state.folder());
-    remove_folder(state.folder())
+    all([
+        processes::end(&marked.marked()),
+        cgroups::end(&groups),
+        remove_links(name),
+        remove_namespaces(name),
+        cgroups::remove(&groups),
+        // What is still mounted in the folder is not ours to empty.
+        unmount(state.folder()).and_then(|()| remove_folder(state.folder())),
+    ])
+    .with_context(|| {
+        format!("something of cluster {name} stays; `cargo xtask cluster down --name {name}` tries again")
+    })
+}
+
+/// One error that names every failure.
+fn all(results: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let failures: Vec<_> =
+        results.into_iter().filter_map(Result::err).map(|error| format!("{error:#}")).collect();
+    ensure!(failures.is_empty(), failures.join("; "));
+    Ok(())
 }
 
 /// Deepest first, since one may lie on another.
 fn unmount(folder: &Path) -> Result<()> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the table of mounts")?;
-    for point in mounts_under(&table, folder).into_iter().rev() {
-        umount2(&point, MntFlags::MNT_DETACH)
-            .with_context(|| format!("cannot unmount {}", point.display()))?;
-    }
-    Ok(())
+    all(mounts_under(&table, folder).into_iter().rev().map(|point| {
+        umount2(&point, MntFlags::MNT_DETACH).with_context(|| format!("cannot unmount {}", point.display()))
+    }))
 }
 
 fn mounts_under(table: &str, folder: &Path) -> Vec<PathBuf> {
@@ -76,10 +87,8 @@ fn remove_links(name: &ClusterName) -> Result<()> {
 fn remove_namespaces(name: &ClusterName) -> Result<()> {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    for namespace in names.filter(|namespace| name.owns_namespace(namespace)) {
-        output(&mut command("ip", ["netns", "delete", &namespace]))?;
-    }
-    Ok(())
+    let ours = names.filter(|namespace| name.owns_namespace(namespace));
+    all(ours.map(|namespace| output(&mut command("ip", ["netns", "delete", &namespace])).map(drop)))
 }
 
 /// What programs leave in places that they share with others: results of network plugins, and links to
@@ -118,7 +127,21 @@ fn remove_folder(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
+
+    #[test]
+    fn one_part_that_stays_keeps_no_other_and_all_that_stay_are_named() {
+        let mut removed = Vec::new();
+        let failure = all(["a", "b", "c", "d"].map(|part| {
+            removed.push(part);
+            if part == "a" || part == "c" { bail!("{part} is busy") } else { Ok(()) }
+        }));
+        assert_eq!(removed, ["a", "b", "c", "d"]);
+        assert_eq!(failure.unwrap_err().to_string(), "a is busy; c is busy");
+        assert!(all([Ok(()), Ok(())]).is_ok());
+    }
 
     #[test]
     fn results_of_other_clusters_containers_stay() {
