@@ -48,8 +48,6 @@ reasons! {
     Capacity = 503, "The cells are at their capacity";
     /// This router is at one of its own limits.
     RouterOverloaded = 503, "The router is at its limit";
-    /// The router has no table yet.
-    NotReady = 503, "The router has no routing table yet";
     /// The router or the cell is stopping and takes no new work.
     Draining = 503, "Draining";
     /// No connection to any pod of the cell could be made.

@@ -19,7 +19,7 @@ pub struct Serving {
     /// True while it serves the table from its disk, because the API server was away when it started.
     #[serde(default)]
     pub from_disk: bool,
-    /// Listeners of the table that could not be opened, and why.
+    /// Listeners of the table that are not open, and why.
     #[serde(default)]
     pub closed: BTreeMap<String, String>,
     /// Generation of each object in the table, by `KIND/NAME` or `KIND/NAMESPACE/NAME`, with its UID.

@@ -139,7 +139,7 @@ impl Drop for Permit {
 #[derive(Default)]
 pub(crate) struct Listeners {
     open: RwLock<BTreeMap<String, Arc<Listener>>>,
-    /// Those that could not be opened, and why.
+    /// Those that should be open and are not, and why.
     closed: RwLock<BTreeMap<String, String>>,
     buffered: AtomicU64,
 }

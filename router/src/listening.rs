@@ -42,10 +42,22 @@ impl Listening {
     pub(crate) async fn run(
         self,
         mut tables: watch::Receiver<Arc<Snapshot>>,
-        cells_known: oneshot::Receiver<()>,
+        mut cells_known: oneshot::Receiver<()>,
     ) {
-        if cells_known.await.is_err() {
-            return;
+        loop {
+            let snapshot = Arc::clone(&tables.borrow_and_update());
+            let names = snapshot.table.listeners().iter().map(|spec| spec.name.clone());
+            let why = |name| (name, "the cells' first answers are waited for".to_owned());
+            self.listeners.set_closed(names.map(why).collect());
+            tokio::select! {
+                known = &mut cells_known => match known {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                changed = tables.changed() => if changed.is_err() {
+                    return;
+                },
+            }
         }
         let mut opened = BTreeMap::new();
         loop {

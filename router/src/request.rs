@@ -38,7 +38,7 @@ async fn handle(
     life: &mut Life,
 ) -> Result<Answer, Refusal> {
     let Request { mut head, body, peer, upgrade } = request;
-    let permit = match admit(worker, listener, &head) {
+    let permit = match admit(listener, &head) {
         Ok(permit) => permit,
         Err(refusal) => return Err(unread(body, refusal)),
     };
@@ -66,15 +66,11 @@ async fn handle(
 }
 
 /// Whether the router takes the request at all.
-fn admit(worker: &Worker, listener: &Arc<Listener>, head: &Head) -> Result<Permit, Refusal> {
+fn admit(listener: &Arc<Listener>, head: &Head) -> Result<Permit, Refusal> {
     let permit = listener.begin().ok_or_else(|| Refusal {
         reason: Reason::RouterOverloaded,
         detail: "the listener has as many requests under way as it may (limits.inFlight)".to_owned(),
     })?;
-    if worker.table().snapshot.version == 0 {
-        let detail = "the router has started and waits for its first table".to_owned();
-        return Err(Refusal { reason: Reason::NotReady, detail });
-    }
     if head.method == Method::CONNECT {
         return Err(malformed("CONNECT is for proxies, and this is none"));
     }

@@ -79,7 +79,7 @@ pub async fn run(config: Config, shutdown: Shutdown) -> anyhow::Result<()> {
     start(config, shutdown).await?.ended().await
 }
 
-/// Starts a router. It listens once it has a table.
+/// Starts a router. It listens once the cells of its first table have answered, or their time is over.
 ///
 /// # Errors
 /// When the admin address is taken, or the system gives no threads.

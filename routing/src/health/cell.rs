@@ -8,8 +8,8 @@ use bulkhead_protocol::health::SILENCE;
 use crate::decide::CellView;
 use crate::table::Weight;
 
-/// How long a cell that was never heard may keep a router from being ready.
-pub(super) const FIRST_ANSWER_MS: u64 = 1_000;
+/// How long a cell that was never heard counts as unheard, before it counts as out.
+const FIRST_ANSWER_MS: u64 = 1_000;
 
 /// How long the way to a cell may take to open, after the router has come to know it: a pod's network comes up after the
 /// pod, and policies follow.
@@ -174,8 +174,11 @@ impl State {
         self.pods.iter().any(|pod| pod.said.is_some())
     }
 
-    /// For how long the router has known the cell.
-    pub(super) fn known_for_ms(&self, now_ms: u64) -> u64 {
+    pub(super) fn known_since_ms(&self) -> u64 {
+        self.known_since_ms
+    }
+
+    fn known_for_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.known_since_ms)
     }
 

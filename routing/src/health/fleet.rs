@@ -3,14 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::cell::{FIRST_ANSWER_MS, OPENING_MS};
+use super::cell::OPENING_MS;
 use super::{Doubt, Effect, Event, Observer, State, observe, step};
+
+/// How long the other cells of the first table have from when one has spoken: two tries of a stream.
+const OTHERS_MS: u64 = 2_000;
 
 /// Health of every cell that the table names, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     cells: BTreeMap<Arc<str>, State>,
     observer: Observer,
+    /// When a cell first spoke to this router.
+    spoken_ms: Option<u64>,
 }
 
 impl Fleet {
@@ -31,14 +36,13 @@ impl Fleet {
         self.cells.iter()
     }
 
-    /// Whether a router that starts knows enough to serve: every cell has spoken, or its time is over. When none has,
-    /// the way to all of them may not be open yet, and they get longer.
+    /// Whether a router that starts knows enough to serve: every cell of its first table has spoken, or its time is over.
+    /// While none has, the way to all of them may not be open yet, and they get longer.
     pub fn is_answered(&self, now_ms: u64) -> bool {
-        let limit = match self.cells.values().any(State::has_spoken) {
-            true => FIRST_ANSWER_MS,
-            false => OPENING_MS,
-        };
-        self.cells.values().all(|cell| cell.has_spoken() || cell.known_for_ms(now_ms) >= limit)
+        let Some(begun_ms) = self.cells.values().map(State::known_since_ms).min() else { return true };
+        let until_ms = self.spoken_ms.map_or(begun_ms + OPENING_MS, |spoken| spoken + OTHERS_MS);
+        let mut first = self.cells.values().filter(|cell| cell.known_since_ms() == begun_ms);
+        now_ms >= until_ms || first.all(State::has_spoken)
     }
 
     /// An event of one cell. One of a cell that is in no table is dropped.
@@ -46,6 +50,9 @@ impl Fleet {
         let Some(state) = self.cells.get_mut(cell) else { return Vec::new() };
         let (next, effects) = step(std::mem::replace(state, State::new(now_ms)), event, now_ms);
         *state = next;
+        if state.has_spoken() {
+            self.spoken_ms.get_or_insert(now_ms);
+        }
         effects
     }
 

@@ -369,18 +369,29 @@ fn a_cell_that_is_alone_serves_as_soon_as_it_is_in() {
 }
 
 #[test]
-fn a_cell_that_never_answers_keeps_a_router_waiting_for_a_second_only() {
+fn a_cell_that_never_answers_keeps_a_router_waiting_for_two_seconds_only() {
     let mut story = Story::unheard(TWO);
     story.speaker("a-0").speaks = false;
-    story.pass(900);
+    story.speak();
+    story.pass(1_900);
     assert!(!story.is_answered());
     story.pass(100);
     assert!(story.is_answered());
     assert_eq!(story.fleet.get("a").expect("a cell").reason(), "NoAnswer");
-    story.pass(9_500);
+    story.pass(8_500);
     story.speaker("a-0").speaks = true;
     story.pass(250);
     assert_eq!(story.share("a"), 0, "it comes late, and by steps");
+}
+
+#[test]
+fn cells_that_are_added_meanwhile_keep_no_router_waiting() {
+    let mut story = Story::unheard(TWO);
+    story.speak();
+    let names: Vec<Arc<str>> = ["a", "b", "new"].map(Arc::from).to_vec();
+    story.now_ms += TICK_MS;
+    story.fleet.sync(&names, story.now_ms);
+    assert!(story.is_answered());
 }
 
 #[test]
@@ -394,6 +405,9 @@ fn a_router_whose_ways_to_all_cells_open_late_waits_for_the_first_and_ramps_noth
     story.pass(3_000);
     assert!(!story.is_answered(), "refused connections are no answer of a cell");
     story.speaker("a-0").speaks = true;
+    story.pass(250);
+    assert!(!story.is_answered(), "all would go to the first that is reached");
+    story.pass(1_000);
     story.speaker("b-0").speaks = true;
     story.pass(250);
     assert!(story.is_answered());
