@@ -45,6 +45,15 @@ impl Snapshot {
         self.pods.get(cell.0 as usize).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether another cell serves too.
+    pub(crate) fn serves_beside(&self, cell: CellIndex, now_unix_ms: u64) -> bool {
+        self.table.cells().any(|(other, _)| {
+            other != cell
+                && self.live(other).is_some_and(|live| live.is_in())
+                && self.table.cell_weight(other, now_unix_ms).percent > 0
+        })
+    }
+
     /// The cells at one moment.
     pub(crate) fn at(&self, now_ms: u64, now_unix_ms: u64) -> Moment<'_> {
         Moment { snapshot: self, now_ms, now_unix_ms }

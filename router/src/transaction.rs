@@ -113,9 +113,12 @@ impl Transaction<'_> {
             return None;
         };
         self.life.chose(rule, cell);
-        // Where there are others, a cell that does not answer must leave them room.
-        let alone = table.snapshot.cells.len() == 1;
-        let most = || if alone { u32::MAX } else { self.listener.most_in_one_cell() };
+        // A cell that does not answer must leave room for those that do.
+        let most = || {
+            let most = self.listener.most_in_one_cell();
+            let crowded = most < u32::MAX && table.snapshot.serves_beside(index, clock::now_unix_millis());
+            if crowded { most } else { u32::MAX }
+        };
         if !cell.live.admit(self.worker.clock().elapsed(), most) {
             self.tried.full(cell);
             return None;

@@ -52,6 +52,8 @@ struct File {
     seen: Option<Stamp>,
     /// When it was last read.
     read: Option<Stamp>,
+    /// At the last look it was gone.
+    missing: bool,
     objects: Vec<Object>,
     wrong: Vec<String>,
 }
@@ -98,7 +100,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// Reads what changed and has been the same in two looks, so that nobody is writing it. Whether anything did.
+    /// Takes what was the same in two looks, so that nobody is writing, removing or renaming it. Whether anything changed.
     fn refresh(&mut self) -> bool {
         let found = match self.list() {
             Ok(found) => found,
@@ -106,19 +108,21 @@ impl Reader {
         };
         let first = !std::mem::replace(&mut self.started, true);
         let mut changed = self.unreadable.take().is_some() || first;
-        let before = self.files.len();
-        self.files.retain(|path, _| found.contains_key(path));
-        changed |= self.files.len() != before;
-        for (path, stamp) in found {
+        for (path, stamp) in &found {
             let file = self.files.entry(path.clone()).or_default();
-            let settled = file.seen.replace(stamp.clone()).as_ref() == Some(&stamp);
+            file.missing = false;
+            let settled = file.seen.replace(stamp.clone()).as_ref() == Some(stamp);
             // The first table is made of all that is there.
-            if (settled || first) && file.read.as_ref() != Some(&stamp) {
-                self.read(&path, stamp);
+            if (settled || first) && file.read.as_ref() != Some(stamp) {
+                self.read(path, stamp.clone());
                 changed = true;
             }
         }
-        changed
+        // After the reading: what was renamed is there under its new name before it goes under the old one.
+        let before = self.files.len();
+        self.files
+            .retain(|path, file| found.contains_key(path) || !std::mem::replace(&mut file.missing, true));
+        changed | (self.files.len() != before)
     }
 
     fn cannot_read(&mut self, error: &io::Error) -> bool {
@@ -132,14 +136,17 @@ impl Reader {
     }
 
     fn read(&mut self, path: &Path, stamp: Stamp) {
-        let too_large = stamp.length > MAX_FILE;
+        let text = if stamp.length > MAX_FILE {
+            Err(format!("larger than {MAX_FILE} bytes"))
+        } else {
+            fs::read_to_string(path).map_err(|error| error.to_string())
+        };
         let file = self.files.entry(path.to_owned()).or_default();
         file.read = Some(stamp);
         file.wrong.clear();
         let mut good = Vec::new();
-        match fs::read_to_string(path) {
-            _ if too_large => file.wrong.push(format!("larger than {MAX_FILE} bytes")),
-            Err(error) => file.wrong.push(error.to_string()),
+        match text {
+            Err(wrong) => file.wrong.push(wrong),
             // Cut by somebody who is about to write it, or by a full disk.
             Ok(text) if text.trim().is_empty() && !file.objects.is_empty() => {
                 file.wrong
@@ -321,6 +328,22 @@ mod tests {
     }
 
     #[test]
+    fn a_renamed_file_is_never_gone_and_a_removed_one_goes() {
+        let mut world = World::new();
+        let there = (at(&[("a", 10)]), 0);
+        assert_eq!(world.after("a.yaml", &cell("a", "10")), there);
+        let path = |name: &str| world.folder.path().join(name);
+        fs::rename(path("a.yaml"), path("b.yaml")).expect("renamed");
+        let other = path("b.yaml");
+        for _ in 0..3 {
+            assert_eq!(world.look(), there);
+        }
+        fs::remove_file(other).expect("removed");
+        world.look();
+        assert_eq!(world.look(), (vec![], 0));
+    }
+
+    #[test]
     fn a_bad_document_among_good_ones_is_left_out_alone() {
         let mut world = World::new();
         let text = [cell("a", "10"), cell("b", "1000"), cell("c", "30")].join("---\n");
@@ -338,7 +361,8 @@ mod tests {
             fs::write(&file, half).expect("the file can be written");
             assert_eq!(world.look(), before);
         }
-        assert_eq!(world.after("all.yaml", &both("20")), (at(&[("a", 20), ("b", 20)]), 0));
+        // Another length: where clocks are coarse, the stamp of a file of the same length may be the same.
+        assert_eq!(world.after("all.yaml", &both("100")), (at(&[("a", 100), ("b", 100)]), 0));
     }
 
     #[test]
@@ -348,6 +372,7 @@ mod tests {
         assert_eq!(world.after("a.yaml", &cell("a", "10")), (at(&[("a", 10)]), 0));
         assert_eq!(world.after("a.yaml", "\n"), (at(&[("a", 10)]), 1));
         fs::remove_file(world.folder.path().join("a.yaml")).expect("is there");
+        world.look();
         assert_eq!(world.look(), (at(&[]), 0));
     }
 

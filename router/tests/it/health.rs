@@ -165,14 +165,30 @@ async fn a_cell_that_is_ready_but_hangs_leaves_the_others_their_room() {
     }
     // All but those that hang are answered, and so is whoever asks for b meanwhile.
     let mut client = world.client().await;
-    while to_a.len() > 25 {
+    eventually("all but those that hang are answered", async || {
         assert_eq!(client.send(get("/")).await.cell(), "b");
         while let Some(refused) = to_a.try_join_next() {
             assert_eq!(refused.expect("ends"), (503, "Capacity".to_owned()));
         }
-    }
+        to_a.len() <= 25
+    })
+    .await;
     eventually("a has its half", async || world.hits()[0] == 25).await;
     assert_eq!(world.spread(50).await.get("b"), Some(&50));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_is_left_alone_may_take_all_of_the_listeners_room() {
+    let mut world = Setup { limits: "{inFlight: 20}", ..Setup::default() }.start().await;
+    world.cells[0].kill().await;
+    world.until_in("a", false).await;
+    world.cells[1].behave(Behaviour::Slow(Duration::from_secs(1)));
+    let mut under_way = JoinSet::new();
+    for _ in 0..18 {
+        let mut client = world.client().await;
+        under_way.spawn(async move { client.send(get("/")).await.status.as_u16() });
+    }
+    assert_eq!(under_way.join_all().await, [200; 18]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
