@@ -40,19 +40,29 @@ pub(crate) async fn serve(
     tokio::pin!(drained);
     let mut alive = JoinSet::new();
     alive.spawn(show_alive(Arc::clone(&cell)));
-    loop {
+    let left = loop {
         tokio::select! {
             stream = accept::accept(&listener) => match Arc::clone(&places).try_acquire_owned() {
                 Ok(place) => spawn(stream, &cell, &graceful, place),
                 Err(_) => tracing::warn!(limit = MAX_CONNECTIONS, "too many connections; one is turned away"),
             },
-            () = &mut drained => break,
+            left = &mut drained => break left,
         }
-    }
+    };
     drop(listener);
     // A connection on which no request ever came would wait for one.
-    if tokio::time::timeout(HEARD, graceful.shutdown()).await.is_err() && cell.limits.in_flight() > 0 {
-        tracing::warn!(in_flight = cell.limits.in_flight(), "stopping although transactions are under way");
+    let quiet = async {
+        tokio::time::sleep(HEARD).await;
+        while cell.limits.in_flight() > 0 {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = graceful.shutdown() => {}
+        () = quiet => {}
+        () = tokio::time::sleep(left.max(HEARD + LOOK)) => {
+            tracing::warn!(in_flight = cell.limits.in_flight(), "stopping although transactions are under way");
+        }
     }
 }
 
@@ -89,8 +99,9 @@ fn spawn(
     });
 }
 
-/// Waits for the shutdown, says so, and then until nothing is under way or the time-out is over.
-async fn drained(cell: Arc<Cell>, shutdown: Shutdown, timeout: Duration) {
+/// Waits for the shutdown, says so, and then until nothing is under way or the time-out is over. Gives what is left of
+/// it.
+async fn drained(cell: Arc<Cell>, shutdown: Shutdown, timeout: Duration) -> Duration {
     shutdown.requested().await;
     cell.drain();
     tracing::info!(in_flight = cell.limits.in_flight(), timeout_ms = timeout.as_millis(), "draining");
@@ -100,7 +111,7 @@ async fn drained(cell: Arc<Cell>, shutdown: Shutdown, timeout: Duration) {
         let took = cell.clock.elapsed().saturating_sub(begun);
         if took >= timeout || (took >= HEARD && cell.limits.in_flight() == 0) {
             tracing::info!(took_ms = took.as_millis(), in_flight = cell.limits.in_flight(), "drained");
-            return;
+            return timeout.saturating_sub(took);
         }
     }
 }
