@@ -24,7 +24,15 @@ enum Bench {
 }
 
 fn main() -> Result<ExitCode> {
-    match Arguments::parse().bench {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(wrong) => {
+            wrong.print()?;
+            // Clap's own status for wrong arguments would say that the machine was too noisy.
+            return Ok(if wrong.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
+    };
+    match arguments.bench {
         Bench::Drain(args) => drain::run(&args),
     }
 }

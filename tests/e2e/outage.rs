@@ -75,6 +75,11 @@ pub(crate) fn survives(watched: Duration) {
     .expect("an edit is served within 5 s of the return");
     world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
     let outcome = load.stop();
+    // The cluster's own controllers lost their leases; whoever comes next finds them at work again.
+    world.kubectl(&["create", "namespace", "after-outage"]).expect("created");
+    world
+        .kubectl(&["delete", "namespace", "after-outage", "--timeout=180s"])
+        .expect("the cluster's controllers are back");
     // The killed router's own connections may break; no request that a living router took may fail.
     let lost: Vec<_> =
         outcome.failed.iter().filter(|failure| !failure.connection_broke(addresses[0])).collect();

@@ -31,8 +31,13 @@ impl Drop for Bound<'_> {
 fn can(world: &World, user: &str, verb: &str, resource: &str) -> bool {
     let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
     let part = format!("--subresource={part}");
-    let said = world.kubectl(&["auth", "can-i", verb, resource, &part, "--as", user, "-A"]);
-    said.is_ok_and(|said| said.trim() == "yes")
+    match world.kubectl(&["auth", "can-i", verb, resource, &part, "--as", user, "-A"]) {
+        Ok(said) => said.trim() == "yes",
+        Err(said) => {
+            assert!(format!("{said:#}").trim_end().ends_with("no"), "{said:#}");
+            false
+        }
+    }
 }
 
 #[test]
@@ -40,6 +45,8 @@ fn people_get_no_more_than_their_role_says() {
     let (world, _turn) = World::enter();
     let roles = ["bulkhead-view", "bulkhead-drain", "bulkhead-edit"];
     let _bound = roles.map(|role| Bound::new(world, role));
+    let operator = format!("system:serviceaccount:{SYSTEM}:bulkhead-operator");
+    assert!(can(world, &operator, "patch", "cells.bulkhead.dev/status"), "the control");
     for (verb, resource, allowed) in [
         ("list", "cells.bulkhead.dev", [true, true, true]),
         ("create", "trafficshifts.bulkhead.dev", [false, true, true]),

@@ -171,6 +171,9 @@ spec:
         .expect("stored");
     let shifted = ["payments-a=10.0%", "payments-b=90.0%"];
     eventually(Duration::from_secs(10), || shares(&shifted)).expect("as the shift says");
+    world
+        .kubectl(&["wait", "--for=condition=Ready", "trafficshift/try-b", "--timeout=15s"])
+        .expect("all is said of it");
     let from = end_of_log(world);
     for pod in running(world, SYSTEM, "bulkhead.dev/component=operator").expect("operators") {
         pod.signal(Signal::SIGKILL).expect("killed");
