@@ -74,7 +74,7 @@ pub struct CellSpec {
     pub placement: Option<Placement>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
-    /// The Destinations that transactions of this cell may reach.
+    /// Names of the Destinations that transactions of this cell may reach. Without effect until there is that kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]

@@ -33,27 +33,13 @@ enum Chore {
         /// Fail where the tests on a real cluster cannot run, instead of saying so.
         #[arg(long)]
         require_cluster: bool,
-        /// Install missing packages without asking.
-        #[arg(long)]
-        yes: bool,
-        /// Leave the cluster `test` up.
-        #[arg(long)]
-        keep: bool,
-        /// Only the tests on the cluster whose names contain this.
-        #[arg(long)]
-        only: Option<String>,
+        #[command(flatten)]
+        how: How,
     },
     /// The tests on a real cluster that take long: ten minutes at rest, half an hour without the API server.
     Soak {
-        /// Install missing packages without asking.
-        #[arg(long)]
-        yes: bool,
-        /// Leave the cluster `soak` up.
-        #[arg(long)]
-        keep: bool,
-        /// Only the tests on the cluster whose names contain this, the short ones among them.
-        #[arg(long)]
-        only: Option<String>,
+        #[command(flatten)]
+        how: How,
     },
     /// A measurement on a cluster that is up, with its images loaded.
     Bench {
@@ -120,6 +106,20 @@ enum Cluster {
     VolumeServer(Which),
 }
 
+/// How tests on a cluster run; the cluster is made for them and removed.
+#[derive(Args)]
+struct How {
+    /// Install missing packages without asking.
+    #[arg(long)]
+    yes: bool,
+    /// Leave the cluster up, for a look at what failed.
+    #[arg(long)]
+    keep: bool,
+    /// Only the tests on the cluster whose names contain this, without the steps before them.
+    #[arg(long)]
+    only: Option<String>,
+}
+
 #[derive(Args)]
 struct Which {
     /// The cluster's name.
@@ -165,10 +165,10 @@ fn run(chore: Chore) -> Result<ExitCode> {
     match chore {
         Chore::Cluster(chore) => cluster(chore),
         Chore::Images(chore) => build_images(&chore).map(|()| ExitCode::SUCCESS),
-        Chore::Test { require_cluster, yes, keep, only } => {
+        Chore::Test { require_cluster, how: How { yes, keep, only } } => {
             test::run(&Wish { require_cluster, yes, keep, only }).map(|()| ExitCode::SUCCESS)
         }
-        Chore::Soak { yes, keep, only } => {
+        Chore::Soak { how: How { yes, keep, only } } => {
             test::soak(&Wish { require_cluster: true, yes, keep, only }).map(|()| ExitCode::SUCCESS)
         }
         Chore::Bench { cluster, name, arguments } => {
