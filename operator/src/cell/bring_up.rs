@@ -252,8 +252,11 @@ async fn objects(
     let applied = if changes_now(revision, report.step.as_ref(), has_orchestrator(observed)) {
         apply::apply(context, &Identity::of(cell), &wanted, observed).await?
     } else {
-        let walls: Vec<_> = wanted.iter().filter(|object| desired::is_wall(object)).cloned().collect();
-        apply::apply_alone(context, &Identity::of(cell), &walls, observed).await?
+        // To make what somebody removed moves no pod that runs.
+        let missing = |object: &desired::Object| !observed.objects.contains_key(&object.key());
+        let now: Vec<_> =
+            wanted.iter().filter(|object| desired::is_wall(object) || missing(object)).cloned().collect();
+        apply::apply_alone(context, &Identity::of(cell), &now, observed).await?
     };
     report.objects = wanted.len();
     report.health = look_again(context, cell, observed, &wanted);
@@ -275,7 +278,8 @@ async fn objects(
 }
 
 /// Whether everything in the cell may be brought to what is desired. What another version of Bulkhead made stays as it is
-/// until the cell is out of traffic for its update; a cell without an orchestrator has nothing to lose.
+/// until the cell is out of traffic for its update, but for walls and what is missing; a cell without an orchestrator has
+/// nothing to lose.
 fn changes_now(revision: &Revision, step: Option<&Step>, has_orchestrator: bool) -> bool {
     revision.recipe.layout == LAYOUT || step == Some(&Step::Update) || !has_orchestrator
 }
@@ -424,6 +428,20 @@ mod tests {
         let (held, writes) = run(vec![node("eu-1"), node("us-1")]).await;
         assert_eq!(held, Some("RegionRequired"));
         assert_eq!(writes, as_ever);
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_made_although_another_version_of_bulkhead_made_the_rest() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let (cell, observed) = running();
+        let runtime = kinds::resource("apps", "v1", "Deployment", "deployments");
+        let observed =
+            Observed { objects: [fixture::object(&runtime, names::CELL_RUNTIME)].into(), ..observed };
+        bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        let writes = requests.writes();
+        let wrote = |what: &str| writes.iter().any(|write| write.ends_with(what));
+        assert!(wrote("/services/cell-runtime") && wrote("/networkpolicies/default-deny"), "{writes:?}");
+        assert!(!wrote("/deployments/cell-runtime"), "{writes:?}");
     }
 
     #[tokio::test]

@@ -79,7 +79,7 @@ pub(crate) async fn remove(context: &Context, shift: &TrafficShift) -> Result<()
     context.writer.delete(&resource(), None, name, shift.metadata.uid.as_deref().unwrap_or_default()).await
 }
 
-/// Whether another cell of the template is out for an update, asked of the API server itself: two reconciles that
+/// Whether another cell is out for an update, asked of the API server itself: two reconciles that
 /// decided on older answers must not both begin. A Cell that cannot be read may be of any template.
 ///
 /// # Errors

@@ -33,8 +33,13 @@ pub(super) fn status(
     let mut all = Vec::new();
     let parents = policy.spec.parent_refs.iter().map(|parent| {
         let verdict = verdicts.iter().find(|verdict| verdict.parent == *parent);
-        let progress = snapshot.progress(Some(&parent.router), wanted);
-        let statements = parent_statements(verdict.copied(), &progress, snapshot.asked, wanted.generation);
+        let programmed = programmed(
+            &snapshot.progress(Some(&parent.router), wanted),
+            snapshot.closed(&parent.router, Some(&parent.listener)),
+            snapshot.asked,
+            wanted.generation,
+        );
+        let statements = parent_statements(verdict.copied(), programmed);
         all.push((format!("{}/{}", parent.router, parent.listener), statements.clone()));
         let before =
             last.parents.iter().find(|old| old.router == parent.router && old.listener == parent.listener);
@@ -59,12 +64,7 @@ fn outcome(r#type: &'static str, outcome: &Outcome) -> Statement {
     statement(r#type, outcome.ok, outcome.reason, outcome.message.clone())
 }
 
-fn parent_statements(
-    verdict: Option<&ParentVerdict>,
-    progress: &Progress,
-    asked: bool,
-    generation: i64,
-) -> Vec<Statement> {
+fn parent_statements(verdict: Option<&ParentVerdict>, programmed: Statement) -> Vec<Statement> {
     let Some(verdict) = verdict else {
         let text = "this reference was not judged yet";
         return vec![statement("Accepted", ConditionStatus::Unknown, "Pending", text)];
@@ -72,7 +72,7 @@ fn parent_statements(
     vec![
         outcome("Accepted", &verdict.accepted),
         outcome("ResolvedRefs", &verdict.resolved_refs),
-        if verdict.accepted.ok { programmed(progress, asked, generation) } else { not_accepted() },
+        if verdict.accepted.ok { programmed } else { not_accepted() },
     ]
 }
 
@@ -81,8 +81,14 @@ pub(super) fn not_accepted() -> Statement {
     statement("Programmed", false, "NotAccepted", "it is not accepted, so no router applies it")
 }
 
-/// True when every router pod that is not gone serves that generation; a silent one is named either way.
-pub(super) fn programmed(progress: &Progress, asked: bool, generation: i64) -> Statement {
+/// True when every router pod that is not gone serves that generation; a silent one is named either way. `closed` names a
+/// pod that does not listen where it should, and why.
+pub(super) fn programmed(
+    progress: &Progress,
+    closed: Option<(&str, &str)>,
+    asked: bool,
+    generation: i64,
+) -> Statement {
     let silent = if progress.silent.is_empty() {
         String::new()
     } else {
@@ -103,6 +109,9 @@ pub(super) fn programmed(progress: &Progress, asked: bool, generation: i64) -> S
             "NoRouter",
             format!("no router pod serves this Router{silent}"),
         );
+    }
+    if let Some((pod, why)) = closed {
+        return statement("Programmed", false, "ListenerNotOpen", format!("{pod}: {why}"));
     }
     if progress.behind.is_empty() {
         let text = format!(
@@ -257,6 +266,24 @@ mod tests {
         assert_eq!(programmed.status, ConditionStatus::True);
         assert!(programmed.message.contains("no answer from r-1"), "{programmed:?}");
         assert!(is_true(&served.conditions, "Ready"));
+    }
+
+    #[test]
+    fn a_policy_of_a_listener_that_is_not_open_is_not_programmed_there() {
+        let closed = |listener: &str| {
+            let mut pod = pod("r-0", 3, 0);
+            let serving = pod.serving.as_mut().map(Arc::make_mut).expect("it answered");
+            serving.closed.insert(listener.to_owned(), "the port is taken".to_owned());
+            made(true, vec![pod])
+        };
+        assert!(is_true(&closed("other").conditions, "Ready"));
+        let here = closed("http");
+        let programmed = find(&here.parents[0].conditions, "Programmed").expect("is stated");
+        assert_eq!(
+            (programmed.status, programmed.reason.as_str()),
+            (ConditionStatus::False, "ListenerNotOpen")
+        );
+        assert_eq!(programmed.message, "r-0: the port is taken");
     }
 
     #[test]

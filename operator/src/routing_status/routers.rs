@@ -16,14 +16,13 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
         generation: generation.unwrap_or(0),
     };
     let progress = snapshot.progress(Some(name), wanted);
-    let mut programmed = programmed(&progress, snapshot.asked, wanted.generation);
+    let closed = snapshot.closed(name, None);
+    let programmed = programmed(&progress, closed, snapshot.asked, wanted.generation);
     let own = snapshot.routers.iter().filter(|pod| pod.router == name && !pod.gone);
-    let serving = own.filter_map(|pod| Some((pod.pod.as_str(), pod.serving.as_ref()?)));
-    let closed = serving.clone().find_map(|(pod, serving)| Some((pod, serving.closed.values().next()?)));
-    if let Some((pod, why)) = closed {
-        programmed = statement("Programmed", false, "ListenerNotOpen", format!("{pod}: {why}"));
-    }
-    let from_disk: Vec<&str> = serving.filter(|(_, serving)| serving.from_disk).map(|(pod, _)| pod).collect();
+    let from_disk: Vec<&str> = own
+        .filter(|pod| pod.serving.as_ref().is_some_and(|serving| serving.from_disk))
+        .map(|pod| pod.pod.as_str())
+        .collect();
     let mut ready =
         statement("Ready", programmed.status, programmed.reason.clone(), programmed.message.clone());
     if !from_disk.is_empty() {

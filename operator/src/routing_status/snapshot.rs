@@ -91,6 +91,19 @@ impl Snapshot {
         progress
     }
 
+    /// A pod of the Router that has a listener of its table not open, and why; of that listener, or of any.
+    pub(crate) fn closed<'a>(
+        &'a self,
+        router: &'a str,
+        listener: Option<&str>,
+    ) -> Option<(&'a str, &'a str)> {
+        self.waited_for(Some(router)).find_map(|pod| {
+            let mut closed = pod.serving.as_ref()?.closed.iter();
+            let (_, why) = closed.find(|(name, _)| listener.is_none_or(|listener| *name == listener))?;
+            Some((pod.pod.as_str(), why.as_str()))
+        })
+    }
+
     /// How the routers treat a cell. `shift` must be in a router's table before that router counts as not holding it:
     /// without this an answer from before the shift would pass for a drained cell.
     pub(crate) fn cell(&self, name: &str, shift: Option<Wanted<'_>>) -> CellTraffic {
