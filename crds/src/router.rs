@@ -94,7 +94,7 @@ pub struct Limits {
     /// Open client connections on this listener of one router process.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub connections: u32,
-    /// Requests under way on this listener of one router process. With more than one cell, none has more than half of these.
+    /// Requests under way on this listener of one router process. While another cell serves, none has more than half of these.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub in_flight: u32,
     /// Bytes of a request's head.

@@ -19,6 +19,7 @@ mod routing_status;
 mod running;
 mod stores;
 mod template;
+mod watches;
 mod writer;
 
 pub use config::{Args, Command, Config, PullPolicy, Unenforced};

@@ -1,5 +1,6 @@
 //! Revisions of CellTemplates: named by a hash of what cells are made from, as Deployments name their ReplicaSets, and
-//! kept as ControllerRevisions, so that a cell not yet updated is still corrected to its own. No I/O here.
+//! kept as ControllerRevisions, so that a cell not yet updated is still corrected to its own; where another version of
+//! Bulkhead made it, only its walls and what is missing are. No I/O here.
 
 use bulkhead_crds::{CellTemplateSpec, names};
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -24,7 +25,7 @@ pub(crate) struct Recipe {
     pub cell_runtime_image: String,
     #[serde(default)]
     pub image_pull_policy: String,
-    /// The [`LAYOUT`] of the code that made the revision; another one leaves its objects alone.
+    /// The [`LAYOUT`] of the code that made the revision; another one changes no object that runs.
     #[serde(default)]
     pub layout: u32,
 }

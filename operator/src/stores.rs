@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bulkhead_crds::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, names};
 use futures::stream::{BoxStream, StreamExt};
@@ -14,8 +13,8 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope, PartialObjectMeta};
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -24,11 +23,10 @@ use tokio::task::JoinSet;
 use crate::config::Config;
 use crate::kinds::Kinds;
 use crate::revision;
+use crate::watches::{Filled, reflect};
 
 /// An object that may not be readable; one such never stalls the others.
 pub(crate) type Guard<K> = DeserializeGuard<K>;
-/// Below what load balancers allow an idle connection.
-const WATCH_TIMEOUT: u32 = 200;
 
 /// Every store.
 pub(crate) struct Stores {
@@ -167,7 +165,7 @@ impl Stores {
         where
             K: Resource<DynamicType = ()> + Clone + 'static,
         {
-            reflector::store::Writer::new(()).as_reader()
+            kube::runtime::reflector::store::Writer::new(()).as_reader()
         }
         Self {
             cells: nothing(),
@@ -255,63 +253,6 @@ fn waiting_for(cells: &Store<Guard<Cell>>, touched: &Guard<Cell>) -> Vec<String>
     readable.filter(|cell| outdated(cell)).map(|cell| cell.name().to_owned()).collect()
 }
 
-/// How long a watch that failed waits: never long, because an API server that is back must be noticed within seconds.
-#[derive(Default)]
-struct Backoff {
-    failures: u32,
-}
-
-impl Iterator for Backoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        self.failures = self.failures.saturating_add(1);
-        Some(Duration::from_millis(250 << self.failures.clamp(1, 3)))
-    }
-}
-
-impl kube::runtime::utils::Backoff for Backoff {
-    fn reset(&mut self) {
-        self.failures = 0;
-    }
-}
-
-type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;
-
-/// True once a store has its first whole list.
-type Filled = watch::Receiver<bool>;
-
-/// A store, and the stream of touched objects that fills it while it is polled.
-fn reflect<K>(api: Api<K>, config: watcher::Config, dynamic: K::DynamicType) -> (Store<K>, Touched<K>, Filled)
-where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Clone + Eq + Hash + Send + Sync + Unpin,
-{
-    let writer = reflector::store::Writer::<K>::new(dynamic);
-    let reader = writer.as_reader();
-    let (fill, filled) = watch::channel(false);
-    let stream = watcher(api, config.timeout(WATCH_TIMEOUT))
-        .backoff(Backoff::default())
-        .modify(|object| object.managed_fields_mut().clear())
-        .reflect(writer)
-        .inspect(move |event| {
-            if matches!(event, Ok(watcher::Event::InitDone)) || is_of_unknown_kind(event) {
-                fill.send_replace(true);
-            }
-        })
-        .touched_objects()
-        .boxed();
-    (reader, stream, filled)
-}
-
-/// Of a kind whose definition somebody removed there are no objects, so nobody waits for them.
-fn is_of_unknown_kind<K>(event: &watcher::Result<watcher::Event<K>>) -> bool {
-    match event {
-        Err(watcher::Error::InitialListFailed(error)) => crate::writer::code(error) == Some(404),
-        _ => false,
-    }
-}
-
 /// Starts stores that tasks of their own keep filled.
 struct Follow<'a> {
     client: &'a Client,
@@ -385,23 +326,5 @@ impl Follow<'_> {
             }
         });
         reader
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture;
-
-    #[tokio::test]
-    async fn a_store_of_a_kind_that_the_cluster_does_not_know_is_full_and_one_that_fails_is_not() {
-        for (code, full) in [(404, true), (403, false), (500, false)] {
-            let (client, _) = fixture::api_server(move |_| Some(fixture::failure(code, "no")));
-            let (store, mut stream, filled) =
-                reflect(Api::<Guard<TrafficShift>>::all(client), watcher::Config::default(), ());
-            assert!(stream.next().await.expect("it never ends").is_err());
-            assert_eq!(*filled.borrow(), full, "{code}");
-            assert!(store.state().is_empty());
-        }
     }
 }

@@ -137,9 +137,10 @@ async fn write(
     let wanted = comparable(&object.value);
     let mark = &object.value["metadata"]["annotations"][ANNOTATION_APPLIED];
     let live_value = live.map(|live| serde_json::to_value(live).unwrap_or_default());
-    let is_wall = object.resource.kind == "NetworkPolicy";
+    // What somebody added to one of these is a hole.
+    let compared_exactly = object.resource.kind == "NetworkPolicy";
     if let Some(live_value) = &live_value
-        && (!is_wall || compare::equals(&wanted["spec"], &live_value["spec"]))
+        && (!compared_exactly || compare::equals(&wanted["spec"], &live_value["spec"]))
         && (compare::matches(&wanted, live_value)
             || context.memory.get(&cell.namespace, &key).is_some_and(|remembered| {
                 *mark == remembered.applied

@@ -1,23 +1,20 @@
 //! The way up of one Cell: namespace, then which revision is its own now, then everything in it. Joins the decisions of
 //! `validate`, `rollout` and `desired` with the writes of `apply`; reports what came of it.
 
-use bulkhead_crds::{Cell, names};
+use bulkhead_crds::Cell;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
-use serde_json::{Value, json};
 
-use super::desired::{self, ANNOTATION_RETAINED, Installation, Key};
+use super::desired::{self, Installation, Key};
 use super::health::{Health, judge};
-use super::observe::{NamespaceSeen, Observed};
+use super::observe::Observed;
 use super::shift::{self, Purpose};
 use super::statements::Report;
-use super::turn;
-use super::validate::{self, Identity, Ownership, Problem};
-use super::{Context, Error, apply};
-use crate::kinds;
+use super::validate::{self, Identity, Problem};
+use super::{Context, Error, apply, namespace, turn};
+use crate::clock;
 use crate::revision::{LAYOUT, Revision};
 use crate::rollout::{self, Step};
-use crate::{clock, compare};
 
 /// Steps that end by themselves, so that looking again soon is worth it.
 pub(super) fn is_under_way(step: &Step) -> bool {
@@ -57,7 +54,7 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
         report.problem = Some(problem);
         return Ok(report);
     }
-    if !namespace(context, cell, observed, &mut report).await? {
+    if !namespace::ensure(context, cell, observed, &mut report).await? {
         return Ok(report);
     }
     let target = match turn::target(cell, observed) {
@@ -132,102 +129,6 @@ fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timest
     }
 }
 
-/// Sees to the namespace. False when nothing may be made in it now.
-async fn namespace(
-    context: &Context,
-    cell: &Cell,
-    observed: &Observed,
-    report: &mut Report,
-) -> Result<bool, Error> {
-    let identity = Identity::of(cell);
-    let seen = observed.namespace.as_ref();
-    match (validate::ownership(cell, seen), seen) {
-        (Ownership::Foreign(problem), _) => {
-            report.problem = Some(problem);
-            report.namespace = None;
-            Ok(false)
-        }
-        (Ownership::Terminating, _) => {
-            report.passing = true;
-            let text =
-                format!("namespace {} is being deleted; it is made again after that", identity.namespace);
-            report.problem = Some(Problem::new("NamespaceTerminating", text));
-            Ok(false)
-        }
-        (Ownership::Lost, _) => {
-            // Written before the new one is made: if we die in between, the UID in status must not disown it.
-            report.namespace_uid = None;
-            report.namespace = None;
-            report.passing = true;
-            context.memory.forget_namespace(&identity.namespace);
-            let text = format!("namespace {} was deleted; it is made again", identity.namespace);
-            report.problem = Some(Problem::new("NamespaceGone", text));
-            Ok(false)
-        }
-        (Ownership::Adoptable, Some(seen)) => {
-            adopt(context, cell, &identity, seen).await?;
-            report.passing = true;
-            report.problem =
-                Some(Problem::new("Adopting", format!("namespace {} is being taken", identity.namespace)));
-            Ok(false)
-        }
-        (Ownership::Missing, _) | (_, None) => {
-            let object = desired::new_namespace(&identity);
-            let made = match context.writer.create(&kinds::namespace(), None, &object).await {
-                Err(error) if error.is_refusal() => {
-                    report.problem = Some(Problem::new("ApplyRefused", error.to_string()));
-                    return Ok(false);
-                }
-                made => made?,
-            };
-            report.namespace = Some(identity.namespace.clone());
-            report.namespace_uid = made.metadata.uid;
-            let note = format!("made namespace {}", identity.namespace);
-            context.writer.event(false, "NamespaceCreated", note, &context.about(cell)).await;
-            Ok(true)
-        }
-        (Ownership::Ours, Some(seen)) => {
-            report.namespace = Some(identity.namespace.clone());
-            report.namespace_uid = Some(seen.uid.clone());
-            correct_labels(context, &identity, seen).await?;
-            Ok(true)
-        }
-    }
-}
-
-/// The labels of a namespace are walls too: Pod Security goes by them.
-async fn correct_labels(context: &Context, identity: &Identity, seen: &NamespaceSeen) -> Result<(), Error> {
-    let wanted = desired::wanted_labels(identity);
-    if compare::matches(&wanted, &json!(seen.labels)) {
-        return Ok(());
-    }
-    let marks = json!({"labels": wanted});
-    context
-        .writer
-        .merge_metadata(&kinds::namespace(), &identity.namespace, &seen.resource_version, &marks)
-        .await?;
-    Ok(())
-}
-
-async fn adopt(
-    context: &Context,
-    cell: &Cell,
-    identity: &Identity,
-    seen: &NamespaceSeen,
-) -> Result<(), Error> {
-    let marks = json!({
-        "labels": desired::wanted_labels(identity),
-        "annotations": {names::ANNOTATION_CELL_UID: identity.uid, ANNOTATION_RETAINED: Value::Null},
-    });
-    context
-        .writer
-        .merge_metadata(&kinds::namespace(), &identity.namespace, &seen.resource_version, &marks)
-        .await?;
-    let note = format!("took namespace {}, retained by an earlier Cell of this name", identity.namespace);
-    context.writer.event(false, "NamespaceAdopted", note, &context.about(cell)).await;
-    Ok(())
-}
-
 /// Applies everything in the namespace. False when something stands in the way.
 async fn objects(
     context: &Context,
@@ -249,7 +150,7 @@ async fn objects(
         api_server: observed.api_server.clone(),
     };
     let wanted = desired::objects(&valid, &installation, &context.kinds);
-    let applied = if changes_now(revision, report.step.as_ref(), has_orchestrator(observed)) {
+    let applied = if changes_now(revision, report.step.as_ref(), observed.orchestrator().is_some()) {
         apply::apply(context, &Identity::of(cell), &wanted, observed).await?
     } else {
         // To make what somebody removed moves no pod that runs.
@@ -282,11 +183,6 @@ async fn objects(
 /// nothing to lose.
 fn changes_now(revision: &Revision, step: Option<&Step>, has_orchestrator: bool) -> bool {
     revision.recipe.layout == LAYOUT || step == Some(&Step::Update) || !has_orchestrator
-}
-
-fn has_orchestrator(observed: &Observed) -> bool {
-    let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
-    observed.objects.contains_key(&key)
 }
 
 /// The health of the workload as it is known after applying: what was just made or changed is not complete.
@@ -358,16 +254,17 @@ mod tests {
     use std::sync::Arc;
 
     use bulkhead_crds::condition::find;
-    use bulkhead_crds::{CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus};
+    use bulkhead_crds::{CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus, names};
     use k8s_openapi::api::core::v1::Node;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
 
     use super::*;
+    use crate::cell::observe::NamespaceSeen;
     use crate::cell::statements::compute;
     use crate::conditions::{state, statement};
-    use crate::fixture;
     use crate::revision::Recipe;
+    use crate::{fixture, kinds};
 
     fn node(region: &str) -> Arc<PartialObjectMeta<Node>> {
         let labels = [("topology.kubernetes.io/region".to_owned(), region.to_owned())].into();

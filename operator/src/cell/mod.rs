@@ -6,6 +6,7 @@ mod bring_up;
 mod deletion;
 pub(crate) mod desired;
 mod health;
+mod namespace;
 pub(crate) mod observe;
 pub(crate) mod shift;
 mod statements;

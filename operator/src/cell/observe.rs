@@ -41,6 +41,14 @@ pub(crate) struct Observed {
     pub failures: Vec<String>,
 }
 
+impl Observed {
+    /// The Deployment of the cell's orchestrator.
+    pub(crate) fn orchestrator(&self) -> Option<&Arc<DynamicObject>> {
+        let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
+        self.objects.get(&key)
+    }
+}
+
 /// A namespace of the cell's name, whoever made it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamespaceSeen {

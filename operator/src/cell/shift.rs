@@ -79,8 +79,8 @@ pub(crate) async fn remove(context: &Context, shift: &TrafficShift) -> Result<()
     context.writer.delete(&resource(), None, name, shift.metadata.uid.as_deref().unwrap_or_default()).await
 }
 
-/// Whether another cell is out for an update, asked of the API server itself: two reconciles that
-/// decided on older answers must not both begin. A Cell that cannot be read may be of any template.
+/// Whether another cell is out for an update, asked of the API server itself: two reconciles that decided on older answers
+/// must not both begin. A Cell that cannot be read may be of any template.
 ///
 /// # Errors
 /// What the API server said.

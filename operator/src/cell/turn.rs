@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::Context;
-use super::desired::Key;
 use super::observe::Observed;
 use super::shift::{self, Purpose};
 use super::validate::{self, Problem};
@@ -57,8 +56,7 @@ fn at(cell: &Cell, observed: &Observed) -> Option<String> {
     if let Some(name) = cell.status.as_ref().and_then(|status| status.current_revision.clone()) {
         return Some(name);
     }
-    let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
-    let hash = observed.objects.get(&key)?.metadata.labels.as_ref()?.get(names::LABEL_REVISION)?;
+    let hash = observed.orchestrator()?.metadata.labels.as_ref()?.get(names::LABEL_REVISION)?;
     observed.revisions.iter().find(|revision| revision.hash == *hash).map(|revision| revision.name.clone())
 }
 

@@ -1,5 +1,6 @@
 //! Keeps the status of RoutingPolicies, Routers and TrafficShifts: one loop that looks whenever an object or an answer of
-//! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own.
+//! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own. Says too
+//! which objects, of any kind, cannot be read.
 
 mod drained;
 mod housekeeping;
@@ -222,7 +223,7 @@ fn judge(world: &World, now: Timestamp) -> Verdicts {
 
 /// Whether a condition still waits for routers.
 fn waits(conditions: &[&bulkhead_crds::Condition]) -> bool {
-    conditions.iter().any(|condition| matches!(condition.reason.as_str(), "Pending" | "RoutersNotAsked"))
+    conditions.iter().any(|condition| condition.reason == "Pending")
 }
 
 /// A cell that leaves traffic, or comes back to it, is watched closely.

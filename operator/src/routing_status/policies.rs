@@ -36,7 +36,6 @@ pub(super) fn status(
         let programmed = programmed(
             &snapshot.progress(Some(&parent.router), wanted),
             snapshot.closed(&parent.router, Some(&parent.listener)),
-            snapshot.asked,
             wanted.generation,
         );
         let statements = parent_statements(verdict.copied(), programmed);
@@ -83,25 +82,12 @@ pub(super) fn not_accepted() -> Statement {
 
 /// True when every router pod that is not gone serves that generation; a silent one is named either way. `closed` names a
 /// pod that does not listen where it should, and why.
-pub(super) fn programmed(
-    progress: &Progress,
-    closed: Option<(&str, &str)>,
-    asked: bool,
-    generation: i64,
-) -> Statement {
+pub(super) fn programmed(progress: &Progress, closed: Option<(&str, &str)>, generation: i64) -> Statement {
     let silent = if progress.silent.is_empty() {
         String::new()
     } else {
         format!("; no answer from {}", progress.silent.join(", "))
     };
-    if !asked {
-        return statement(
-            "Programmed",
-            ConditionStatus::Unknown,
-            "RoutersNotAsked",
-            "the routers were not asked yet",
-        );
-    }
     if progress.routers == 0 {
         return statement(
             "Programmed",

@@ -17,7 +17,7 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
     };
     let progress = snapshot.progress(Some(name), wanted);
     let closed = snapshot.closed(name, None);
-    let programmed = programmed(&progress, closed, snapshot.asked, wanted.generation);
+    let programmed = programmed(&progress, closed, wanted.generation);
     let own = snapshot.routers.iter().filter(|pod| pod.router == name && !pod.gone);
     let from_disk: Vec<&str> = own
         .filter(|pod| pod.serving.as_ref().is_some_and(|serving| serving.from_disk))

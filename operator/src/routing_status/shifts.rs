@@ -36,7 +36,7 @@ pub(super) fn status(
     } else if accepted.status != true.into() {
         not_accepted()
     } else {
-        programmed(&snapshot.progress(None, wanted), None, snapshot.asked, wanted.generation)
+        programmed(&snapshot.progress(None, wanted), None, wanted.generation)
     };
     let first_open = [&accepted, &programmed].into_iter().find(|one| one.status != true.into());
     let ready = match first_open {

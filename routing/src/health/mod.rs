@@ -6,6 +6,8 @@ mod fleet;
 mod observer;
 #[cfg(test)]
 mod stories;
+#[cfg(test)]
+mod story;
 
 pub use cell::{Effect, Event, Pod, Standing, State, step};
 pub use fleet::Fleet;
