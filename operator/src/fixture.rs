@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bulkhead_crds::{Cell, CellSpec, names};
 use bulkhead_process::clock::Monotonic;
+use bulkhead_protocol::Serving;
 use clap::Parser;
 use http::{Method, Request, Response};
 use kube::Client;
@@ -21,7 +22,7 @@ use crate::cell::{Context, Others};
 use crate::config::Args;
 use crate::kinds::Kinds;
 use crate::lease::Leadership;
-use crate::routing_status::snapshot::Snapshot;
+use crate::routing_status::snapshot::{RouterPod, Snapshot};
 use crate::stores::Stores;
 use crate::writer::Writer;
 
@@ -107,6 +108,17 @@ pub(crate) fn context(client: Client) -> Context {
     let failures = IntCounterVec::new(Opts::new("failures", "of this test"), &["reason"]).expect("is legal");
     let config = Args::parse_from(["bulkhead-operator"]).config;
     Context::new(client, config, Kinds::new(&[]), writer, others, failures)
+}
+
+/// A pod of Router `r` that answered like this.
+pub(crate) fn router_pod(name: &str, serving: Serving) -> RouterPod {
+    RouterPod {
+        pod: name.to_owned(),
+        router: "r".to_owned(),
+        serving: Some(Arc::new(serving)),
+        silent: false,
+        gone: false,
+    }
 }
 
 /// Cell `a` of template `t`, seen by the operator before.

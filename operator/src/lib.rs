@@ -19,6 +19,7 @@ mod routing_status;
 mod running;
 mod stores;
 mod template;
+mod unreadable;
 mod watches;
 mod writer;
 

@@ -20,8 +20,8 @@ use crate::orchestrators;
 use crate::routing_status;
 use crate::routing_status::snapshot::Snapshot;
 use crate::stores::{Changes, Stores};
-use crate::template;
 use crate::writer::Writer;
+use crate::{template, unreadable};
 
 /// Names of Cells that may wait for a look; past it, watches wait.
 const QUEUE: usize = 1024;
@@ -55,7 +55,8 @@ pub async fn run(config: Config, registry: Registry, shutdown: Shutdown) -> anyh
         }
         tracing::info!(lease = config.lease_name, "leading");
         leader.set(1);
-        let work = lead(client.clone(), config.clone(), writer.clone(), failures.clone(), clock);
+        // Boxed, because it holds every loop.
+        let work = Box::pin(lead(client.clone(), config.clone(), writer.clone(), failures.clone(), clock));
         tokio::select! {
             () = candidate.keep() => tracing::warn!(lease = config.lease_name, "the lease was lost"),
             () = shutdown.requested() => {}
@@ -109,10 +110,12 @@ async fn lead(client: Client, config: Config, writer: Writer, failures: IntCount
     let heard = Others { stores: Arc::clone(&stores), snapshot: snapshots, voices };
     let context = Arc::new(Context::new(client, config, kinds, writer, heard, failures));
     let (routing, templates) = (changes.routing.subscribe(), changes.templates.subscribe());
+    let any = (routing.clone(), templates.clone());
     tokio::select! {
         () = cell::run(Arc::clone(&context), cells, looked) => {}
         () = template::controller::run(Arc::clone(&context), templates) => {}
         () = routing_status::run(Arc::clone(&context), routing, pending) => {}
+        () = unreadable::run(Arc::clone(&context), any) => {}
         () = orchestrators::run(Arc::clone(&stores), changes.clone(), hear) => {}
         () = routing_status::poll::run(stores, changes, publish, is_pending, clock) => {}
     }

@@ -200,11 +200,7 @@ impl Changes {
         match tell {
             Tell::Nobody => {}
             Tell::Routing => self.bump_routing(),
-            Tell::Templates => {
-                self.bump_templates();
-                // A template that cannot be read is named there.
-                self.bump_routing();
-            }
+            Tell::Templates => self.bump_templates(),
         }
     }
 

@@ -8,7 +8,7 @@ use kube::api::{Api, DynamicObject};
 use serde_json::{Value, json};
 
 use super::Context;
-use super::desired::{ANNOTATION_APPLIED, Key, Object};
+use super::desired::{self, ANNOTATION_APPLIED, Key, Object};
 use super::observe::{Observed, is_ours};
 use super::validate::{Identity, Problem};
 use crate::compare;
@@ -231,17 +231,15 @@ fn refused(error: &Error) -> Problem {
     Problem::new(reason, format!("the API server refuses an object of this cell: {text}"))
 }
 
-/// The objects that hold no data, for the end of a cell that keeps its namespace.
+/// The objects that hold no data and are no walls, for the end of a cell that keeps its namespace.
 pub(crate) fn without_data(context: &Context, observed: &Observed) -> Vec<(Key, Value)> {
-    // The walls stay for as long as the namespace does.
-    let walls = ["NetworkPolicy", "ResourceQuota", "LimitRange"];
     observed
         .objects
         .iter()
         .filter(|(key, object)| {
             let holds_data =
                 context.kinds.iter().any(|kind| kind.resource.kind == key.kind && kind.holds_data);
-            !holds_data && !walls.contains(&key.kind.as_str()) && object.metadata.deletion_timestamp.is_none()
+            !holds_data && !desired::is_wall(&key.kind) && object.metadata.deletion_timestamp.is_none()
         })
         .map(|(key, object)| (key.clone(), json!(object.metadata.uid)))
         .collect()

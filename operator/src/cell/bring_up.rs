@@ -5,7 +5,7 @@ use bulkhead_crds::Cell;
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 
-use super::desired::{self, Installation, Key};
+use super::desired::{self, Installation, Key, Object};
 use super::health::{Health, judge};
 use super::observe::Observed;
 use super::shift::{self, Purpose};
@@ -154,13 +154,14 @@ async fn objects(
         apply::apply(context, &Identity::of(cell), &wanted, observed).await?
     } else {
         // To make what somebody removed moves no pod that runs.
-        let missing = |object: &desired::Object| !observed.objects.contains_key(&object.key());
+        let is_wall = |object: &Object| desired::is_wall(&object.resource.kind);
+        let missing = |object: &Object| !observed.objects.contains_key(&object.key());
         let now: Vec<_> =
-            wanted.iter().filter(|object| desired::is_wall(object) || missing(object)).cloned().collect();
+            wanted.iter().filter(|object| is_wall(object) || missing(object)).cloned().collect();
         apply::apply_alone(context, &Identity::of(cell), &now, observed).await?
     };
     report.objects = wanted.len();
-    report.health = look_again(context, cell, observed, &wanted);
+    report.health = look_again(context, cell, observed, &wanted, &applied.wrote);
     report.wrote = applied.wrote.len() + applied.pruned.len();
     let about = context.about(cell);
     for key in &applied.drifted {
@@ -186,15 +187,22 @@ fn changes_now(revision: &Revision, step: Option<&Step>, has_orchestrator: bool)
 }
 
 /// The health of the workload as it is known after applying: what was just made or changed is not complete.
-fn look_again(context: &Context, cell: &Cell, observed: &Observed, wanted: &[desired::Object]) -> Health {
+fn look_again(
+    context: &Context,
+    cell: &Cell,
+    observed: &Observed,
+    wanted: &[Object],
+    wrote: &[Key],
+) -> Health {
     let namespace = cell.namespace_name();
     let stale = |key: &Key, object: &DynamicObject| context.memory.is_stale(&namespace, key, object);
     let mut health = judge(&observed.objects, &observed.failures, stale);
     let runs_pods = |key: &Key| matches!(key.kind.as_str(), "Deployment" | "StatefulSet" | "Job");
-    for key in wanted.iter().map(desired::Object::key).filter(runs_pods) {
+    for key in wanted.iter().map(Object::key).filter(runs_pods) {
         if !observed.objects.contains_key(&key) {
+            let state = if wrote.contains(&key) { "was just made" } else { "is not made yet" };
             health.workloads += 1;
-            health.incomplete.push(format!("{} {} was just made", key.kind, key.name));
+            health.incomplete.push(format!("{} {} {state}", key.kind, key.name));
         }
     }
     health
@@ -225,7 +233,11 @@ async fn after(
                 return Ok(());
             }
             let reason = format!("update of cell {} to revision {target}", cell.name());
-            shift::make(context, &Identity::of(cell), Purpose::Update, &reason).await?;
+            if let Err(problem) = shift::make(context, &Identity::of(cell), Purpose::Update, &reason).await? {
+                report.step = Some(Step::Wait(problem.message.clone()));
+                report.held = Some(problem);
+                return Ok(());
+            }
             let note = format!("taken out of the routers' tables to be brought to {target}");
             context.writer.event(false, "UpdateStarted", note, &about).await;
         }
@@ -254,10 +266,12 @@ mod tests {
     use std::sync::Arc;
 
     use bulkhead_crds::condition::find;
+    use bulkhead_crds::template::Parameter;
     use bulkhead_crds::{CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus, names};
     use k8s_openapi::api::core::v1::Node;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use kube::core::{PartialObjectMeta, PartialObjectMetaExt};
+    use serde_json::json;
 
     use super::*;
     use crate::cell::observe::NamespaceSeen;
@@ -277,11 +291,7 @@ mod tests {
         let mut cell = fixture::cell();
         cell.status =
             Some(CellStatus { current_revision: Some(revision.name.clone()), ..CellStatus::default() });
-        let mut template = CellTemplate::new("t", CellTemplateSpec::default());
-        template.status = Some(CellTemplateStatus {
-            latest_revision: Some(revision.name.clone()),
-            ..CellTemplateStatus::default()
-        });
+        let template = latest(CellTemplate::new("t", CellTemplateSpec::default()), &revision);
         let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
         let observed = Observed {
             namespace: Some(fixture::namespace(&cell)),
@@ -327,18 +337,110 @@ mod tests {
         assert_eq!(writes, as_ever);
     }
 
+    /// What another version of Bulkhead made of that template, seen without its Deployment `web` and most of the rest.
+    fn incomplete() -> (Cell, Observed) {
+        let web =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {}});
+        let template = CellTemplateSpec { objects: vec![web], ..CellTemplateSpec::default() };
+        let older = Revision::new("t", Recipe { template, ..Recipe::default() }, 1);
+        let (mut cell, mut observed) = running();
+        cell.status =
+            Some(CellStatus { current_revision: Some(older.name.clone()), ..CellStatus::default() });
+        observed.template = observed.template.map(|template| latest(template, &older));
+        observed.revisions = vec![older];
+        let runtime = kinds::resource("apps", "v1", "Deployment", "deployments");
+        observed.objects = [fixture::object(&runtime, names::CELL_RUNTIME)].into();
+        (cell, observed)
+    }
+
+    fn latest(mut template: CellTemplate, revision: &Revision) -> CellTemplate {
+        let latest_revision = Some(revision.name.clone());
+        template.status = Some(CellTemplateStatus { latest_revision, ..CellTemplateStatus::default() });
+        template
+    }
+
+    /// What the report says last of what is incomplete.
+    fn last(report: &Report) -> &str {
+        report.health.incomplete.last().map(String::as_str).unwrap_or_default()
+    }
+
+    /// A revision that no Cell without values can be built from.
+    fn demanding() -> Revision {
+        let parameters = vec![Parameter { name: "size".to_owned(), ..Parameter::default() }];
+        let template = CellTemplateSpec { parameters, ..CellTemplateSpec::default() };
+        Revision::new("t", Recipe { template, layout: LAYOUT, ..Recipe::default() }, 2)
+    }
+
     #[tokio::test]
     async fn what_is_missing_is_made_although_another_version_of_bulkhead_made_the_rest() {
-        let (client, requests) = fixture::api_server(|_| None);
-        let (cell, observed) = running();
-        let runtime = kinds::resource("apps", "v1", "Deployment", "deployments");
-        let observed =
-            Observed { objects: [fixture::object(&runtime, names::CELL_RUNTIME)].into(), ..observed };
-        bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
-        let writes = requests.writes();
-        let wrote = |what: &str| writes.iter().any(|write| write.ends_with(what));
-        assert!(wrote("/services/cell-runtime") && wrote("/networkpolicies/default-deny"), "{writes:?}");
-        assert!(!wrote("/deployments/cell-runtime"), "{writes:?}");
+        let check = async |change: fn(&mut Observed), held| {
+            let (client, requests) = fixture::api_server(|_| None);
+            let (cell, mut observed) = incomplete();
+            change(&mut observed);
+            let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+            let writes = requests.writes();
+            for made in ["/services/cell-runtime", "/networkpolicies/default-deny", "/deployments/web"] {
+                assert!(writes.iter().any(|write| write.ends_with(made)), "{made} in {writes:?}");
+            }
+            assert!(!writes.iter().any(|write| write.ends_with("/deployments/cell-runtime")), "{writes:?}");
+            assert_eq!(last(&report), "Deployment web was just made");
+            assert_eq!(report.held.map(|problem| problem.reason), held);
+        };
+        check(|_| {}, None).await;
+        check(|observed| observed.template = None, Some("TemplateNotFound")).await;
+        let excluded = |observed: &mut Observed| {
+            let newer = demanding();
+            observed.template = observed.template.take().map(|template| latest(template, &newer));
+            observed.revisions.push(newer);
+        };
+        check(excluded, Some("InvalidValues")).await;
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_a_refused_object_is_not_said_to_be_made() {
+        let (client, requests) = fixture::api_server(|line| {
+            let of_a_service = line.starts_with("PATCH ") && line.contains("/services/");
+            of_a_service.then(|| fixture::failure(403, "no"))
+        });
+        let (cell, observed) = incomplete();
+        let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        assert_eq!(last(&report), "Deployment web is not made yet");
+        assert_eq!(report.problem.map(|problem| problem.reason), Some("ApplyRefused"));
+        assert!(!requests.writes().iter().any(|write| write.ends_with("/deployments/web")));
+    }
+
+    #[tokio::test]
+    async fn an_update_whose_shift_cannot_be_made_waits_and_says_why() {
+        const SHIFTS: &str = "/apis/bulkhead.dev/v1alpha1/trafficshifts";
+        let check = async |code, owner: &'static str, held, step: &str| {
+            let (client, requests) = fixture::api_server(move |line| {
+                match line.strip_suffix(SHIFTS) {
+                Some("GET ") => Some((200, json!({"metadata": {}, "items": []}))),
+                Some("POST ") => Some(fixture::failure(code, "no")),
+                _ => line.ends_with("/bulkhead-update-a").then(|| {
+                    let shift = json!({"apiVersion": "bulkhead.dev/v1alpha1", "kind": "TrafficShift",
+                                       "metadata": {"name": "bulkhead-update-a"},
+                                       "spec": {"cell": "b", "weight": 0, "reason": "theirs", "owner": owner}});
+                    (200, shift)
+                }),
+            }
+            });
+            let (cell, mut observed) = running();
+            let newer = Revision::new("t", Recipe { layout: LAYOUT, ..Recipe::default() }, 2);
+            observed.template = observed.template.map(|template| latest(template, &newer));
+            observed.revisions.push(newer);
+            let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+            assert_eq!(report.held.map(|problem| problem.reason), held, "{code} {owner}");
+            let taken = format!("{:?}", report.step);
+            assert!(taken.contains(step), "{taken}");
+            assert_eq!(requests.events().contains(&"UpdateStarted".to_owned()), held.is_none());
+        };
+        check(409, "User", Some("ShiftNameTaken"), "Wait(\"TrafficShift bulkhead-update-a was not made")
+            .await;
+        check(403, "User", Some("ShiftRefused"), "Wait(\"the API server refuses the TrafficShift").await;
+        check(404, "User", Some("ShiftNotMade"), "Wait(\"this cluster knows no TrafficShifts").await;
+        // The store is a step behind: the operator itself made it.
+        check(409, "Operator", None, "TakeOut").await;
     }
 
     #[tokio::test]

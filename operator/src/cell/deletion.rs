@@ -100,7 +100,8 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
             .is_some_and(|seen| seen.annotations.contains_key(ANNOTATION_RETAINED)),
         policy: cell.spec.deletion_policy,
         shifted: made.is_some(),
-        drained: made.is_some() && shift::is_drained(&traffic, made, observed.drain_timeout_ms, clock::now()),
+        drained: made.is_some()
+            && shift::is_drained(&traffic, shift::made_at(made), observed.drain_timeout_ms, clock::now()),
         objects: left.len(),
         pods: observed.pods.clone(),
         external: !cell.spec.endpoints.is_empty(),
@@ -111,8 +112,8 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
     if step == Step::MakeShift
         && let Err(problem) = make_shift(context, cell, observed).await?
     {
+        (view.shifted, view.drained) = (true, is_over(&problem, &traffic, cell, observed, clock::now()));
         untold = Some(problem);
-        (view.shifted, view.drained) = (true, is_over(&traffic, cell, observed, clock::now()));
         step = next(&view);
     }
     tracing::debug!(cell = identity.name, ?step, ?view, "deletion");
@@ -155,37 +156,42 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
     Ok(Action::requeue(Duration::from_secs(1)))
 }
 
-/// Takes the cell out of every router's table. A problem where the cluster knows no TrafficShifts, which is no reason to
-/// keep a Cell that somebody deleted.
+/// Takes the cell out of every router's table. A problem where no shift can be made, which alone is no reason to keep a
+/// Cell that somebody deleted: routers see its deletion itself.
 async fn make_shift(
     context: &Context,
     cell: &Cell,
     observed: &Observed,
 ) -> Result<Result<(), Problem>, Error> {
-    match shift::make(context, &Identity::of(cell), Purpose::Delete, "the Cell is being deleted").await {
-        Ok(()) => {
-            let note = "taken out of the routers' tables for its deletion".to_owned();
-            context.writer.event(false, "Draining", note, &context.about(cell)).await;
-            Ok(Ok(()))
-        }
-        Err(error) if error.code() == Some(404) => Ok(Err(Problem::new(
-            "ShiftNotMade",
-            format!(
-                "this cluster knows no TrafficShifts, so the routers were not told to take the cell out ({error}); \
-                 they are waited for {} s at most. Install the chart bulkhead-crds again before other Cells are deleted",
-                observed.drain_timeout_ms / 1000
-            ),
-        ))),
-        Err(error) => Err(error.into()),
+    let made =
+        shift::make(context, &Identity::of(cell), Purpose::Delete, "the Cell is being deleted").await?;
+    if made.is_ok() {
+        let note = "taken out of the routers' tables for its deletion".to_owned();
+        context.writer.event(false, "Draining", note, &context.about(cell)).await;
     }
+    Ok(made.map_err(|problem| {
+        let seconds = observed.drain_timeout_ms / 1000;
+        let wait = match problem.reason {
+            shift::KIND_UNKNOWN => format!("The routers are waited for {seconds} s at most"),
+            _ => format!("The cell is removed once no router sends to it, {seconds} s after its deletion at the earliest if anything is still under way"),
+        };
+        Problem::new(problem.reason, format!("{problem}. {wait}"))
+    }))
 }
 
-/// Whether the wait for routers that no shift tells is over. They see the Cell's deletion itself; one that does not has
-/// the drain time-out.
-fn is_over(traffic: &CellTraffic, cell: &Cell, observed: &Observed, now: Timestamp) -> bool {
-    let deleted = cell.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0);
-    traffic.is_drained()
-        || now.as_millisecond().saturating_sub(deleted.as_millisecond()) > observed.drain_timeout_ms
+/// Whether the wait for routers that no shift tells is over. Where the cluster has lost the kind, they may not see that the
+/// Cell is deleted either, and have the drain time-out.
+fn is_over(
+    problem: &Problem,
+    traffic: &CellTraffic,
+    cell: &Cell,
+    observed: &Observed,
+    now: Timestamp,
+) -> bool {
+    let deleted = cell.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let timeout = observed.drain_timeout_ms;
+    shift::is_drained(traffic, deleted, timeout, now)
+        || (problem.reason == shift::KIND_UNKNOWN && shift::has_passed(timeout, deleted, now))
 }
 
 fn explain(step: Step, view: &View, traffic: &CellTraffic) -> String {
@@ -234,13 +240,18 @@ async fn finish(context: &Context, cell: &Cell, observed: &Observed) -> Result<A
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bulkhead_crds::Condition;
     use bulkhead_crds::condition::find;
+    use bulkhead_protocol::Serving;
+    use bulkhead_protocol::serving::CellServing;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
     use crate::cell::observe::NamespaceSeen;
-    use crate::fixture;
+    use crate::fixture::{self, Requests};
+    use crate::routing_status::snapshot::Snapshot;
 
     /// Deleted at that time, with all that is in it.
     fn deleted(at: &str) -> Cell {
@@ -322,43 +333,73 @@ mod tests {
         assert_eq!(requests.writes(), ["PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status"]);
     }
 
-    #[tokio::test]
-    async fn a_cell_goes_though_the_cluster_knows_no_shifts_once_the_routers_had_their_time() {
-        let gone = |drain_timeout_ms, at: &str| {
-            let cell = deleted(at);
-            let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
-            let observed = Observed {
-                namespace: Some(fixture::namespace(&cell)),
-                objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
-                pods: vec!["one".to_owned(), "two".to_owned()],
-                drain_timeout_ms,
-                ..Observed::default()
-            };
-            (cell, observed)
-        };
-        let (shifts, status) = (
-            "POST /apis/bulkhead.dev/v1alpha1/trafficshifts",
-            "PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status",
-        );
-        let run = async |(cell, observed): (Cell, Observed)| {
-            let (client, requests) = fixture::api_server(move |line| {
-                (line == shifts).then(|| fixture::failure(404, "unknown kind"))
-            });
-            advance(&fixture::context(client), &cell, &observed).await.expect("goes on");
-            requests
-        };
-        // Nobody has asked the routers in this picture, so the cell is not known to be drained.
-        let waiting = run(gone(i64::MAX, "2020-01-01T00:00:00Z")).await;
-        assert_eq!(waiting.writes(), [shifts, status]);
-        let conditions: Vec<Condition> =
-            serde_json::from_value(waiting.body(status)["status"]["conditions"].clone()).expect("are some");
-        let stalled = find(&conditions, "Stalled").expect("is stated");
-        assert_eq!((stalled.status, stalled.reason.as_str()), (true.into(), "ShiftNotMade"));
-        assert!(stalled.message.contains("routers were not told"), "{stalled:?}");
-        assert_eq!(waiting.events(), ["ShiftNotMade"]);
+    const SHIFTS: &str = "POST /apis/bulkhead.dev/v1alpha1/trafficshifts";
+    const STATUS: &str = "PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status";
 
-        let over = run(gone(30_000, "2020-01-01T00:00:00Z")).await;
-        let removed = "DELETE /api/v1/namespaces/cell-a/serviceaccounts/cell-runtime";
-        assert_eq!(over.writes(), [shifts, removed, status]);
+    /// One step of a Cell that was deleted long ago and has pods, where making its shift fails with that code.
+    async fn without_a_shift(code: u16, drain_timeout_ms: i64, snapshot: &Snapshot) -> Requests {
+        let (client, requests) = fixture::api_server(move |line| match line {
+            SHIFTS => Some(fixture::failure(code, "no")),
+            "GET /apis/bulkhead.dev/v1alpha1/trafficshifts/bulkhead-delete-a" => {
+                let shift = json!({"apiVersion": "bulkhead.dev/v1alpha1", "kind": "TrafficShift",
+                                   "metadata": {"name": "bulkhead-delete-a"},
+                                   "spec": {"cell": "b", "weight": 0, "reason": "theirs", "owner": "User"}});
+                Some((200, shift))
+            }
+            _ => None,
+        });
+        let cell = deleted("2020-01-01T00:00:00Z");
+        let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
+        let observed = Observed {
+            namespace: Some(fixture::namespace(&cell)),
+            objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
+            pods: vec!["one".to_owned(), "two".to_owned()],
+            snapshot: Arc::new(snapshot.clone()),
+            drain_timeout_ms,
+            ..Observed::default()
+        };
+        advance(&fixture::context(client), &cell, &observed).await.expect("goes on");
+        requests
+    }
+
+    /// A router that gives the cell that weight and has something under way in it.
+    fn router(effective_weight: u32) -> Snapshot {
+        let seen = CellServing { r#in: true, effective_weight, in_flight: 1, ..CellServing::default() };
+        let serving = Serving { cells: [("a".to_owned(), seen)].into(), ..Serving::default() };
+        let pod = fixture::router_pod("r-0", serving);
+        Snapshot { asked: true, routers: vec![pod] }
+    }
+
+    #[tokio::test]
+    async fn a_cell_whose_shift_cannot_be_made_waits_for_the_routers_all_the_same_and_says_why() {
+        for (code, reason, words) in [
+            (404, "ShiftNotMade", "this cluster knows no TrafficShifts"),
+            (409, "ShiftNameTaken", "TrafficShift bulkhead-delete-a was not made by the operator"),
+            (422, "ShiftRefused", "the API server refuses the TrafficShift"),
+        ] {
+            let waiting = without_a_shift(code, i64::MAX, &router(0)).await;
+            assert_eq!(waiting.writes(), [SHIFTS, STATUS]);
+            let conditions = waiting.body(STATUS)["status"]["conditions"].clone();
+            let conditions: Vec<Condition> = serde_json::from_value(conditions).expect("are some");
+            let stalled = find(&conditions, "Stalled").expect("is stated");
+            assert_eq!((stalled.status, stalled.reason.as_str()), (true.into(), reason));
+            assert!(stalled.message.starts_with(words), "{stalled:?}");
+            assert_eq!(waiting.events(), [reason]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cell_whose_shift_cannot_be_made_goes_once_no_router_sends_to_it() {
+        const REMOVED: &str = "DELETE /api/v1/namespaces/cell-a/serviceaccounts/cell-runtime";
+        let check = async |code, snapshot: &Snapshot, expected: &[&str]| {
+            assert_eq!(without_a_shift(code, 30_000, snapshot).await.writes(), expected, "{code}");
+        };
+        for code in [404, 409, 422] {
+            check(code, &router(0), &[SHIFTS, REMOVED, STATUS]).await;
+        }
+        check(409, &router(100), &[SHIFTS, STATUS]).await;
+        check(422, &router(100), &[SHIFTS, STATUS]).await;
+        // Routers that can watch nothing any more never take it out.
+        check(404, &router(100), &[SHIFTS, REMOVED, STATUS]).await;
     }
 }

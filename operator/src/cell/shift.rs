@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::observe::Observed;
-use super::validate::Identity;
+use super::validate::{Identity, Problem};
 use crate::kinds;
 use crate::routing_status::snapshot::{CellTraffic, Wanted};
 use crate::writer::Error;
+
+/// Reason of the problem that the cluster knows no TrafficShifts.
+pub(crate) const KIND_UNKNOWN: &str = "ShiftNotMade";
 
 /// What the operator takes a cell out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,19 +60,53 @@ pub(crate) fn find<'a>(observed: &'a Observed, cell: &str, purpose: Purpose) -> 
     })
 }
 
+/// Makes the shift; that it exists already is fine. A problem where only people can help.
+///
 /// # Errors
-/// What the API server said; that it exists already is none.
+/// What may go away by itself.
 pub(crate) async fn make(
     context: &Context,
     cell: &Identity,
     purpose: Purpose,
     reason: &str,
-) -> Result<(), Error> {
-    match context.writer.create(&resource(), None, &object(cell, purpose, reason)).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.code() == Some(409) => Ok(()),
-        Err(error) => Err(error),
+) -> Result<Result<(), Problem>, super::Error> {
+    let Err(error) = context.writer.create(&resource(), None, &object(cell, purpose, reason)).await else {
+        return Ok(Ok(()));
+    };
+    match error.code() {
+        Some(409) => check_owner(context, &purpose.name(&cell.name)).await,
+        Some(404) => Ok(Err(Problem::new(
+            KIND_UNKNOWN,
+            format!(
+                "this cluster knows no TrafficShifts ({error}), and without one the routers are not told to take the \
+                 cell out; install the chart bulkhead-crds again"
+            ),
+        ))),
+        _ if error.is_refusal() => Ok(Err(Problem::new(
+            "ShiftRefused",
+            format!(
+                "the API server refuses the TrafficShift that takes the cell out ({error}); change the webhook, policy \
+                 or role that refuses it"
+            ),
+        ))),
+        _ => Err(error.into()),
     }
+}
+
+/// A problem where the shift of that name is not the operator's, so that it need not take the cell out.
+async fn check_owner(context: &Context, name: &str) -> Result<Result<(), Problem>, super::Error> {
+    let api = Api::<TrafficShift>::all(context.client.clone());
+    let found = api.get_opt(name).await?;
+    Ok(match found {
+        Some(shift) if shift.spec.owner != ShiftOwner::Operator => Err(Problem::new(
+            "ShiftNameTaken",
+            format!(
+                "TrafficShift {name} was not made by the operator, which needs that name to take the cell out; delete \
+                 it, or make it again under another name"
+            ),
+        )),
+        Some(_) | None => Ok(()),
+    })
 }
 
 /// # Errors
@@ -140,20 +177,26 @@ pub(crate) fn traffic(observed: &Observed, cell: &str, shift: Option<&TrafficShi
     observed.snapshot.cell(cell, Some(wanted))
 }
 
-/// Whether the wait for a cell's drain is over: nothing is left, or what is left has had the drain time-out while no
-/// router sends anything new.
+/// When the shift was made.
+pub(crate) fn made_at(shift: Option<&TrafficShift>) -> Option<Timestamp> {
+    shift?.metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// Whether the wait for the drain of a cell that goes out since then is over: nothing is left, or what is left has had
+/// the drain time-out while no router sends anything new.
 pub(crate) fn is_drained(
     traffic: &CellTraffic,
-    shift: Option<&TrafficShift>,
+    since: Option<Timestamp>,
     drain_timeout_ms: i64,
     now: Timestamp,
 ) -> bool {
-    if traffic.is_drained() {
-        return true;
-    }
-    let made = shift.and_then(|shift| shift.metadata.creation_timestamp.as_ref()).map(|time| time.0);
-    let age = made.map_or(0, |made| now.as_millisecond().saturating_sub(made.as_millisecond()));
-    traffic.known && traffic.sending == 0 && traffic.effective_weight == Some(0) && age > drain_timeout_ms
+    let silent = traffic.known && traffic.sending == 0 && traffic.effective_weight == Some(0);
+    traffic.is_drained() || (silent && has_passed(drain_timeout_ms, since, now))
+}
+
+/// Whether that many milliseconds have passed since then.
+pub(crate) fn has_passed(millis: i64, since: Option<Timestamp>, now: Timestamp) -> bool {
+    since.is_some_and(|since| now.as_millisecond().saturating_sub(since.as_millisecond()) > millis)
 }
 
 #[cfg(test)]
@@ -202,11 +245,7 @@ mod tests {
     #[test]
     fn what_does_not_finish_is_waited_for_no_longer_than_the_drain_time_out() {
         let now: Timestamp = "2030-01-01T00:01:00Z".parse().expect("a time");
-        let mut made = shift(Some(0), None, None, ShiftOwner::Operator);
-        let created = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-            "2030-01-01T00:00:00Z".parse().expect("a time"),
-        );
-        made.metadata.creation_timestamp = Some(created);
+        let since: Option<Timestamp> = Some("2030-01-01T00:00:00Z".parse().expect("a time"));
         let mut traffic = CellTraffic {
             known: true,
             routers: 1,
@@ -215,9 +254,10 @@ mod tests {
             holding: vec!["r".to_owned()],
             ..CellTraffic::default()
         };
-        assert!(is_drained(&traffic, Some(&made), 30_000, now));
-        assert!(!is_drained(&traffic, Some(&made), 90_000, now));
+        assert!(is_drained(&traffic, since, 30_000, now));
+        assert!(!is_drained(&traffic, since, 90_000, now));
+        assert!(!is_drained(&traffic, None, 30_000, now), "it does not go out");
         traffic.sending = 1;
-        assert!(!is_drained(&traffic, Some(&made), 30_000, now), "a router still sends");
+        assert!(!is_drained(&traffic, since, 30_000, now), "a router still sends");
     }
 }

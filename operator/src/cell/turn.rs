@@ -93,7 +93,7 @@ fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision
         name: name.to_owned(),
         ready: is_true(conditions, "Ready"),
         shifted: made.is_some(),
-        drained: shift::is_drained(&traffic, made, observed.drain_timeout_ms, now),
+        drained: shift::is_drained(&traffic, shift::made_at(made), observed.drain_timeout_ms, now),
         takes_traffic: weight > 0,
         // No router has it in its table: there is nothing that could come back.
         full: made.is_none()

@@ -1,6 +1,5 @@
 //! Keeps the status of RoutingPolicies, Routers and TrafficShifts: one loop that looks whenever an object or an answer of
-//! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own. Says too
-//! which objects, of any kind, cannot be read.
+//! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own.
 
 mod drained;
 mod housekeeping;
@@ -9,7 +8,6 @@ pub(crate) mod poll;
 mod routers;
 mod shifts;
 pub(crate) mod snapshot;
-mod unreadable;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -61,7 +59,6 @@ pub(crate) async fn run(
     let _ = snapshots.wait_for(|snapshot| snapshot.asked).await;
     let mut written = Written::new();
     let mut judged = Judged::default();
-    let mut said = unreadable::Said::new();
     loop {
         changed.borrow_and_update();
         let world = World {
@@ -73,8 +70,6 @@ pub(crate) async fn run(
             snapshot: snapshots.borrow_and_update().clone(),
         };
         let (open, failed) = pass(&context, &world, &mut judged, &mut written).await;
-        // Boxed, because it is rarely needed and makes every future around it larger.
-        let failed = Box::pin(unreadable::say(&context, &mut said)).await || failed;
         pending.send_if_modified(|last| std::mem::replace(last, open) != open);
         tokio::select! {
             _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
@@ -291,8 +286,9 @@ mod tests {
     use bulkhead_protocol::Serving;
     use bulkhead_protocol::serving::CellServing;
 
-    use super::snapshot::{RouterPod, Snapshot};
+    use super::snapshot::Snapshot;
     use super::*;
+    use crate::fixture;
 
     /// Whether cell `a` is watched closely while a router sends it `effective` percent, under that shift.
     #[track_caller]
@@ -300,13 +296,7 @@ mod tests {
         let mut serving = Serving::default();
         let seen = CellServing { r#in: true, effective_weight: effective, ..CellServing::default() };
         serving.cells.insert("a".to_owned(), seen);
-        let pod = RouterPod {
-            pod: "r-0".to_owned(),
-            router: "r".to_owned(),
-            serving: Some(Arc::new(serving)),
-            silent: false,
-            gone: false,
-        };
+        let pod = fixture::router_pod("r-0", serving);
         let shift = shift.map(|(end, mut spec)| {
             (spec["cell"], spec["reason"], spec["expiresAt"]) = (json!("a"), json!("test"), json!(end));
             TrafficShift::new("s", serde_json::from_value(spec).expect("is one"))

@@ -35,7 +35,7 @@ pub(super) fn status(
         let verdict = verdicts.iter().find(|verdict| verdict.parent == *parent);
         let programmed = programmed(
             &snapshot.progress(Some(&parent.router), wanted),
-            snapshot.closed(&parent.router, Some(&parent.listener)),
+            &snapshot.closed(&parent.router, Some(&parent.listener)),
             wanted.generation,
         );
         let statements = parent_statements(verdict.copied(), programmed);
@@ -80,9 +80,9 @@ pub(super) fn not_accepted() -> Statement {
     statement("Programmed", false, "NotAccepted", "it is not accepted, so no router applies it")
 }
 
-/// True when every router pod that is not gone serves that generation; a silent one is named either way. `closed` names a
-/// pod that does not listen where it should, and why.
-pub(super) fn programmed(progress: &Progress, closed: Option<(&str, &str)>, generation: i64) -> Statement {
+/// True when every router pod that is not gone serves that generation; a silent one is named either way. `closed` names the
+/// pods that do not listen where they should, and why.
+pub(super) fn programmed(progress: &Progress, closed: &[String], generation: i64) -> Statement {
     let silent = if progress.silent.is_empty() {
         String::new()
     } else {
@@ -96,18 +96,16 @@ pub(super) fn programmed(progress: &Progress, closed: Option<(&str, &str)>, gene
             format!("no router pod serves this Router{silent}"),
         );
     }
-    if let Some((pod, why)) = closed {
-        return statement("Programmed", false, "ListenerNotOpen", format!("{pod}: {why}"));
+    if !progress.behind.is_empty() {
+        let text = format!("generation {generation} is waited for in {}{silent}", progress.behind.join(", "));
+        return statement("Programmed", false, "Pending", text);
     }
-    if progress.behind.is_empty() {
-        let text = format!(
-            "{} of {} router pods serve generation {generation}{silent}",
-            progress.routers, progress.routers
-        );
-        return statement("Programmed", true, "Programmed", text);
+    if !closed.is_empty() {
+        return statement("Programmed", false, "ListenerNotOpen", closed.join("; "));
     }
-    let text = format!("generation {generation} is waited for in {}{silent}", progress.behind.join(", "));
-    statement("Programmed", false, "Pending", text)
+    let routers = progress.routers;
+    let text = format!("{routers} of {routers} router pods serve generation {generation}{silent}");
+    statement("Programmed", true, "Programmed", text)
 }
 
 /// Ready when every parent says yes to everything; else the first no, with its parent.
@@ -189,6 +187,7 @@ mod tests {
 
     use super::super::snapshot::RouterPod;
     use super::*;
+    use crate::fixture;
 
     fn policy() -> RoutingPolicy {
         let parent = ParentRef { router: "r".to_owned(), listener: "http".to_owned() };
@@ -223,13 +222,7 @@ mod tests {
         serving.objects.insert("RoutingPolicy/apps/p".to_owned(), version);
         let shares = [("a".to_owned(), share), ("b".to_owned(), 1_000_000 - share)].into();
         serving.shares.insert("apps/p/all".to_owned(), shares);
-        RouterPod {
-            pod: name.to_owned(),
-            router: "r".to_owned(),
-            serving: Some(Arc::new(serving)),
-            silent: false,
-            gone: false,
-        }
+        fixture::router_pod(name, serving)
     }
 
     fn made(accepted: bool, routers: Vec<RouterPod>) -> RoutingPolicyStatus {
@@ -270,6 +263,26 @@ mod tests {
             (ConditionStatus::False, "ListenerNotOpen")
         );
         assert_eq!(programmed.message, "r-0: the port is taken");
+    }
+
+    #[test]
+    fn a_generation_that_is_waited_for_comes_before_listeners_and_every_answering_pod_is_named() {
+        let closed = |name, generation, silent| {
+            let mut pod = pod(name, generation, 0);
+            let serving = pod.serving.as_mut().map(Arc::make_mut).expect("it answered");
+            serving.closed.insert("http".to_owned(), "taken".to_owned());
+            (pod.silent, pod.gone) = (silent, silent);
+            pod
+        };
+        let check = |pods: Vec<RouterPod>, reason: &str, message: &str| {
+            let status = made(true, pods);
+            let programmed = find(&status.parents[0].conditions, "Programmed").expect("is stated");
+            assert_eq!((programmed.reason.as_str(), programmed.message.as_str()), (reason, message));
+        };
+        let waited = "generation 3 is waited for in r-1";
+        check(vec![closed("r-0", 3, false), closed("r-1", 2, false)], "Pending", waited);
+        let both = vec![closed("r-0", 3, false), closed("r-1", 3, false), closed("r-2", 3, true)];
+        check(both, "ListenerNotOpen", "r-0: taken; r-1: taken");
     }
 
     #[test]

@@ -178,6 +178,7 @@ mod tests {
     use bulkhead_protocol::serving::CellServing;
 
     use super::*;
+    use crate::fixture;
 
     fn pod(weight: u32) -> RouterPod {
         let mut serving = Serving::default();
@@ -185,13 +186,7 @@ mod tests {
             .cells
             .insert("a".to_owned(), CellServing { effective_weight: weight, ..CellServing::default() });
         serving.cells.insert("b".to_owned(), CellServing::default());
-        RouterPod {
-            pod: "r-0".to_owned(),
-            router: "r".to_owned(),
-            serving: Some(Arc::new(serving)),
-            silent: false,
-            gone: false,
-        }
+        fixture::router_pod("r-0", serving)
     }
 
     #[test]

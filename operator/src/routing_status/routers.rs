@@ -16,8 +16,7 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
         generation: generation.unwrap_or(0),
     };
     let progress = snapshot.progress(Some(name), wanted);
-    let closed = snapshot.closed(name, None);
-    let programmed = programmed(&progress, closed, wanted.generation);
+    let programmed = programmed(&progress, &snapshot.closed(name, None), wanted.generation);
     let own = snapshot.routers.iter().filter(|pod| pod.router == name && !pod.gone);
     let from_disk: Vec<&str> = own
         .filter(|pod| pod.serving.as_ref().is_some_and(|serving| serving.from_disk))
@@ -39,16 +38,13 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bulkhead_crds::RouterSpec;
     use bulkhead_crds::condition::{ConditionStatus, find, is_true};
     use bulkhead_protocol::Serving;
     use bulkhead_protocol::serving::ObjectVersion;
 
-    use super::super::snapshot::RouterPod;
-
     use super::*;
+    use crate::fixture;
 
     fn router() -> Router {
         let spec =
@@ -71,13 +67,7 @@ mod tests {
         let mut serving =
             Serving { objects: [("Router/r".to_owned(), version)].into(), ..Serving::default() };
         let made = |serving: &Serving| {
-            let pod = RouterPod {
-                router: "r".to_owned(),
-                pod: "r-0".to_owned(),
-                serving: Some(Arc::new(serving.clone())),
-                silent: false,
-                gone: false,
-            };
+            let pod = fixture::router_pod("r-0", serving.clone());
             status(&router, &Snapshot { asked: true, routers: vec![pod] }, "now")
         };
         assert!(is_true(&made(&serving).conditions, "Ready"));

@@ -36,7 +36,7 @@ pub(super) fn status(
     } else if accepted.status != true.into() {
         not_accepted()
     } else {
-        programmed(&snapshot.progress(None, wanted), None, wanted.generation)
+        programmed(&snapshot.progress(None, wanted), &[], wanted.generation)
     };
     let first_open = [&accepted, &programmed].into_iter().find(|one| one.status != true.into());
     let ready = match first_open {
@@ -58,16 +58,14 @@ pub(super) fn has_ended(shift: &TrafficShift, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bulkhead_crds::TrafficShiftSpec;
     use bulkhead_crds::condition::find;
     use bulkhead_protocol::Serving;
     use bulkhead_protocol::serving::ObjectVersion;
     use bulkhead_routing::table::Outcome;
 
-    use super::super::snapshot::RouterPod;
     use super::*;
+    use crate::fixture;
 
     /// `Programmed` of a shift that the one router has in its table.
     #[track_caller]
@@ -85,13 +83,7 @@ mod tests {
         serving
             .objects
             .insert("TrafficShift/s".to_owned(), ObjectVersion { uid: "u".to_owned(), generation: 1 });
-        let router = RouterPod {
-            pod: "r-0".to_owned(),
-            router: "r".to_owned(),
-            serving: Some(Arc::new(serving)),
-            silent: false,
-            gone: false,
-        };
+        let router = fixture::router_pod("r-0", serving);
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().expect("a time");
         let status = status(&shift, Some(&verdict), &Snapshot { asked: true, routers: vec![router] }, now);
         let programmed = find(&status.conditions, "Programmed").expect("is stated");

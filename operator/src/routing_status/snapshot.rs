@@ -91,17 +91,17 @@ impl Snapshot {
         progress
     }
 
-    /// A pod of the Router that has a listener of its table not open, and why; of that listener, or of any.
-    pub(crate) fn closed<'a>(
-        &'a self,
-        router: &'a str,
-        listener: Option<&str>,
-    ) -> Option<(&'a str, &'a str)> {
-        self.waited_for(Some(router)).find_map(|pod| {
-            let mut closed = pod.serving.as_ref()?.closed.iter();
-            let (_, why) = closed.find(|(name, _)| listener.is_none_or(|listener| *name == listener))?;
-            Some((pod.pod.as_str(), why.as_str()))
-        })
+    /// The answering pods of the Router that have a listener of their table not open, each with the reason: `POD: REASON`.
+    /// Of that listener, or of any.
+    pub(crate) fn closed(&self, router: &str, listener: Option<&str>) -> Vec<String> {
+        let answering = self.waited_for(Some(router)).filter(|pod| !pod.silent);
+        answering
+            .filter_map(|pod| {
+                let mut closed = pod.serving.as_ref()?.closed.iter();
+                let (_, why) = closed.find(|(name, _)| listener.is_none_or(|listener| *name == listener))?;
+                Some(format!("{}: {why}", pod.pod))
+            })
+            .collect()
     }
 
     /// How the routers treat a cell. `shift` must be in a router's table before that router counts as not holding it:
@@ -166,6 +166,7 @@ mod tests {
     use bulkhead_protocol::serving::{CellServing, ObjectVersion};
 
     use super::*;
+    use crate::fixture;
 
     const SHIFT: Wanted<'_> = Wanted { key: "TrafficShift/s", uid: "u", generation: 1 };
 
@@ -179,13 +180,7 @@ mod tests {
                 .objects
                 .insert("TrafficShift/s".to_owned(), ObjectVersion { uid: "u".to_owned(), generation: 1 });
         }
-        RouterPod {
-            pod: name.to_owned(),
-            router: "r".to_owned(),
-            serving: Some(Arc::new(serving)),
-            silent: false,
-            gone: false,
-        }
+        fixture::router_pod(name, serving)
     }
 
     fn snapshot(routers: Vec<RouterPod>) -> Snapshot {
