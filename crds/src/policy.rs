@@ -99,6 +99,8 @@ pub struct RoutingRule {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub groups: Vec<Group>,
     /// Only the cell that policy weights choose for the key may serve it; when that cell is out, refuse (strong consistency).
+    /// While an edit of the weights is on its way to the routers (`Programmed` is not yet True), two of them may differ on
+    /// the owner of a key that it moves.
     #[serde(default)]
     pub owner: bool,
     #[serde(default)]

@@ -52,3 +52,71 @@ fn routers_reach_cells_outside_the_cluster_only_where_values_say_so() {
     let open = egress(&["networkPolicy.routerEgress[0].ipBlock.cidr=192.0.2.0/24"]);
     assert!(open.to_string().contains(outside), "{open}");
 }
+
+#[test]
+fn values_that_are_off_by_default_make_what_they_say() {
+    let (world, _turn) = World::enter();
+    let plain = render(world, &[]).expect("renders");
+    let kinds = |objects: &[Value]| {
+        objects
+            .iter()
+            .map(|object| object["kind"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert!(!kinds(&plain).contains(&"ServiceMonitor".to_owned()));
+    let monitored =
+        render(world, &["serviceMonitor.enabled=true", "serviceMonitor.labels.release=prometheus"]);
+    let monitored = monitored.expect("renders");
+    let monitor = find(&monitored, "ServiceMonitor", "bulkhead");
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    // It is of use only if its selector finds Services with that port.
+    let selected = monitor["spec"]["selector"]["matchExpressions"][0]["values"].as_array().expect("a list");
+    for component in selected {
+        let of_component = |object: &&Value| {
+            object["kind"] == "Service"
+                && object["metadata"]["labels"]["bulkhead.dev/component"] == *component
+        };
+        let service = monitored.iter().find(of_component).expect("a Service of that component");
+        assert_eq!(service["spec"]["ports"][0]["name"], monitor["spec"]["endpoints"][0]["port"]);
+    }
+
+    let known = ["apiServer.cidrs={192.0.2.1/32,192.0.2.2/32}"];
+    let known = render(world, &known).expect("renders");
+    let operator = find(&known, "Deployment", "bulkhead-operator");
+    let args = operator["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(args.contains("--api-server-cidrs=192.0.2.1/32,192.0.2.2/32"), "{args}");
+    for name in ["bulkhead-operator", "bulkhead-router"] {
+        let egress = find(&known, "NetworkPolicy", name)["spec"]["egress"].to_string();
+        assert!(egress.contains("192.0.2.2/32"), "{name}: {egress}");
+    }
+}
+
+#[test]
+fn no_container_has_a_cpu_limit_unless_values_give_it_one() {
+    let (world, _turn) = World::enter();
+    let limits = |values: &[&str]| {
+        let objects = render(world, values).expect("renders");
+        let pods = objects.iter().map(|object| &object["spec"]["template"]["spec"]["containers"]);
+        let containers: Vec<_> = pods.filter_map(Value::as_array).flatten().cloned().collect();
+        assert_eq!(containers.len(), 3, "operator, router and the check before an uninstall");
+        containers.iter().filter(|container| !container["resources"]["limits"]["cpu"].is_null()).count()
+    };
+    assert_eq!(limits(&[]), 0);
+    assert_eq!(limits(&["router.resources.limits.cpu=2"]), 1);
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused_by_name() {
+    let (world, _turn) = World::enter();
+    for (value, named) in [
+        ("router.replicas=many", "replicas"),
+        ("router.replica=3", "replica"),
+        ("operator.unenforced=maybe", "unenforced"),
+        ("router.drainTimeout=soon", "drainTimeout"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("extraKinds[0].kind=DaemonSet", "extraKinds"),
+    ] {
+        let refusal = format!("{:#}", render(world, &[value]).expect_err(value));
+        assert!(refusal.contains("schema") && refusal.contains(named), "{value}: {refusal}");
+    }
+}

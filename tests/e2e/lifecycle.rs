@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bulkhead_tests::audit::{self, Write};
 use bulkhead_tests::traffic::{Load, now_ms};
 use bulkhead_tests::world::{SYSTEM, reason};
 use bulkhead_tests::{World, eventually};
@@ -17,10 +18,16 @@ fn a_cell_is_added_and_deleted_at_run_time_and_the_others_do_not_notice() {
     let (world, _turn) = World::enter();
     let load = Load::start(world, 200);
     load.wait_for(Duration::from_secs(10), "payments-a").expect("traffic flows");
-    let versions = r#"jsonpath={range .items[*]}{.kind}{"/"}{.metadata.name}{" "}{.metadata.uid}{" "}{.metadata.generation}{"\n"}{end}"#;
+    // Of what has no status, any write shows; of the rest, any of its spec.
+    let versions = |kinds: &str, version: &str| {
+        let columns = format!(
+            r#"jsonpath={{range .items[*]}}{{.kind}}{{"/"}}{{.metadata.name}}{{" "}}{{.metadata.uid}}{{" "}}{{.metadata.{version}}}{{"\n"}}{{end}}"#
+        );
+        world.kubectl(&["get", kinds, "-n", "cell-payments-a", "-o", &columns]).expect("listed")
+    };
     let objects_of_a = || {
-        let kinds = "pods,services,deployments,configmaps,networkpolicies,resourcequotas";
-        world.kubectl(&["get", kinds, "-n", "cell-payments-a", "-o", versions]).expect("listed")
+        versions("pods,services,deployments,resourcequotas", "generation")
+            + &versions("configmaps,serviceaccounts,roles,networkpolicies,limitranges", "resourceVersion")
     };
     let before = objects_of_a();
     world.apply(&cell("payments-d", "Delete")).expect("stored");
@@ -115,18 +122,29 @@ fn a_cell_whose_namespace_and_pods_are_gone_can_be_deleted() {
     world.kubectl(&["wait", "--for=condition=Ready", "cell/payments-f", "--timeout=60s"]).expect("Ready");
     let uid = || world.kubectl(&["get", "namespace", "cell-payments-f", "-o", "jsonpath={.metadata.uid}"]);
     let first = uid().expect("read");
+    let from = audit::end(world).expect("there is a log");
     world
         .kubectl(&["delete", "namespace", "cell-payments-f", "--timeout=60s"])
-        .expect("somebody deletes the namespace of a living Cell, and nothing is put into it meanwhile");
+        .expect("somebody deletes the namespace of a living Cell");
     eventually(Duration::from_secs(60), || {
         anyhow::ensure!(uid()? != first, "still the old one");
         world.expect_condition("payments-f", "Ready", "True")
     })
     .expect("the Cell gets a new one");
+    let into_it = |write: &Write| write.namespace == "cell-payments-f" && write.resource != "namespaces";
+    let writes = audit::writes_since(world, from).expect("read");
+    let made = writes.iter().position(|write| write.verb == "create" && write.resource == "namespaces");
+    let (meanwhile, after) = writes.split_at(made.expect("the new one is made"));
+    assert!(!meanwhile.iter().any(into_it), "written into a namespace that goes: {meanwhile:?}");
+    assert!(after.iter().any(into_it), "the negative control: the new one was filled");
+
+    let from = audit::end(world).expect("there is a log");
     world
         .kubectl(&["delete", "namespace", "cell-payments-f", "--wait=false"])
         .expect("and that is deleted together with it");
     world.kubectl(&["delete", "cell", "payments-f", "--timeout=90s"]).expect("the Cell goes too");
+    let writes = audit::writes_since(world, from).expect("read");
+    assert!(!writes.iter().any(into_it), "written into a namespace that goes: {writes:?}");
 }
 
 #[test]

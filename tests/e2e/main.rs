@@ -3,6 +3,7 @@
 mod apply;
 mod bad_objects;
 mod chart;
+mod clusters;
 mod crds;
 mod drain;
 mod health;
@@ -17,4 +18,5 @@ mod shares;
 mod soak;
 mod steady;
 mod uninstall;
+mod volumes;
 mod walls;

@@ -160,3 +160,67 @@ fn a_policy_of_ours_is_put_back_and_one_of_theirs_is_left_as_it_is() {
         .expect("Ready");
     assert!(specs(&policies(), true).is_empty(), "what they deleted stays deleted");
 }
+
+#[test]
+fn a_weight_of_0_that_was_applied_server_side_stays_with_whoever_applied_it() {
+    let (world, _turn) = World::enter();
+    let cell = |weight: u32| {
+        format!(
+            r#"{{"apiVersion":"bulkhead.dev/v1alpha1","kind":"Cell","metadata":{{"name":"payments-a"}},"spec":{{"template":"payments","weight":{weight}}}}}"#
+        )
+    };
+    let apply = |manager: &str, weight: u32, force: &[&str]| {
+        let args = [&["apply", "--server-side", "--field-manager", manager, "-f", "-"], force].concat();
+        world.feed(&args, &cell(weight))
+    };
+    apply("gitops", 0, &["--force-conflicts"]).expect("applied");
+    eventually(Duration::from_secs(10), || world.expect_condition("payments-a", "Drained", "True"))
+        .expect("drained");
+    let object = world.json(&["get", "cell", "payments-a", "--show-managed-fields"]).expect("read");
+    let theirs = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+    let owned: Vec<_> = theirs.filter(|entry| !entry["fieldsV1"]["f:spec"]["f:weight"].is_null()).collect();
+    assert_eq!(owned.len(), 1, "{owned:?}");
+    assert_eq!(owned[0]["manager"], "gitops");
+    assert_eq!(object["spec"]["weight"], 0, "0 is a value, not an absence");
+    let conflict = format!("{:#}", apply("somebody", 100, &[]).expect_err("a conflict"));
+    assert!(conflict.contains("gitops"), "{conflict}");
+    // Who applies nothing any more gives the field up.
+    apply("kubectl-client-side-apply", 100, &["--force-conflicts"]).expect("taken back");
+}
+
+#[test]
+fn only_the_operator_writes_the_marks_that_say_which_cell_owns_a_namespace() {
+    let (world, _turn) = World::enter();
+    let refused = |args: &[&str], words: &str| {
+        let said = format!("{:#}", world.kubectl(args).expect_err("is refused"));
+        assert!(said.contains(words), "{said}");
+    };
+    let owned = |label: &str, annotation: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"cell-thief","labels":{{{label}}},"annotations":{{{annotation}}}}}}}"#
+        )
+    };
+    let uid = world.json(&["get", "cell", "payments-a"]).expect("read")["metadata"]["uid"].clone();
+    for (label, annotation) in [
+        ("", format!(r#""bulkhead.dev/cell-uid":{uid}"#)),
+        (r#""bulkhead.dev/cell":"payments-a""#, String::new()),
+    ] {
+        let said = format!("{:#}", world.apply(&owned(label, &annotation)).expect_err("is refused"));
+        assert!(said.contains("only Bulkhead's operator"), "{said}");
+    }
+    let cell = "cell-payments-a";
+    refused(&["annotate", "namespace", cell, "bulkhead.dev/cell-uid-"], "only Bulkhead's operator");
+    refused(
+        &["label", "namespace", cell, "--overwrite", "bulkhead.dev/cell=payments-b"],
+        "only Bulkhead's operator",
+    );
+    let level = "pod-security.kubernetes.io/enforce=privileged";
+    refused(&["label", "namespace", cell, "--overwrite", level], "Pod Security level of a cell's namespace");
+
+    world.kubectl(&["label", "namespace", cell, "team=cards"]).expect("other labels are anybody's");
+    world.kubectl(&["label", "namespace", cell, "team-"]).expect("cleaned up");
+    world.kubectl(&["label", "namespace", "default", level]).expect("and so are other namespaces");
+    world
+        .kubectl(&["label", "namespace", "default", "pod-security.kubernetes.io/enforce-"])
+        .expect("cleaned up");
+}

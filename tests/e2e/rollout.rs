@@ -76,6 +76,8 @@ fn a_template_change_under_load_never_has_two_cells_out_and_fails_nothing() {
     let outs = outs.lock().expect("no line panics");
     assert_eq!(outs.most, 1, "one cell at a time");
     assert_eq!(outs.ever.len(), 3, "every cell was taken out before it changed: {:?}", outs.ever);
+    // The second group serves where the whole first one is out or on its way back.
+    assert_eq!(outcome.sent_between("payments-c", 0, u64::MAX), 0, "payments-a and payments-b were both out");
     assert!(outcome.failed.is_empty(), "{} failed: {:?}", outcome.failed.len(), outcome.failed.first());
 }
 

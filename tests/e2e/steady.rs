@@ -1,46 +1,27 @@
 //! A cluster at rest is left alone, and what people or their GitOps tools wrote stays theirs.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bulkhead_tests::pods::{orchestrators, routers, running};
 use bulkhead_tests::traffic::{Load, Request, now_ms, send};
 use bulkhead_tests::world::SYSTEM;
-use bulkhead_tests::{World, eventually, holds_for};
+use bulkhead_tests::{World, audit, eventually, holds_for};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// How long a cluster at rest is watched; `cargo xtask soak` does it for longer.
 const REST: Duration = Duration::from_secs(30);
 
-/// Writes of Bulkhead's own accounts that the API server saw since `from` bytes of its audit log, by what they wrote.
-/// Leases are renewed by design.
-fn writes_since(world: &World, from: u64) -> Result<BTreeMap<String, usize>> {
-    let mut log = File::open(&world.audit_log)?;
-    log.seek(SeekFrom::Start(from))?;
-    let mut text = String::new();
-    log.read_to_string(&mut text)?;
-    let mut writes = BTreeMap::new();
-    for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        let field =
-            |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let ours = field("/user/username").starts_with(&format!("system:serviceaccount:{SYSTEM}:"));
-        let write = !matches!(field("/verb").as_str(), "get" | "list" | "watch");
-        let resource = field("/objectRef/resource");
-        if ours && write && resource != "leases" {
-            *writes
-                .entry(format!("{} {resource} {}", field("/verb"), field("/objectRef/name")))
-                .or_default() += 1;
-        }
-    }
-    Ok(writes)
+/// What was written since then, each thing once.
+fn writes_since(world: &World, from: u64) -> Result<BTreeSet<String>> {
+    Ok(audit::writes_since(world, from)?.iter().map(ToString::to_string).collect())
 }
 
 fn end_of_log(world: &World) -> u64 {
-    std::fs::metadata(&world.audit_log).expect("the cluster writes an audit log").len()
+    audit::end(world).expect("the log is there")
 }
 
 #[test]
@@ -102,6 +83,10 @@ fn a_failover_leaves_the_spec_as_gitops_wrote_it() {
     for pod in orchestrators(world, "payments-b").expect("orchestrators") {
         pod.signal(Signal::SIGKILL).expect("killed");
     }
+    eventually(Duration::from_secs(10), || {
+        world.expect_condition("payments-b", "OrchestratorReady", "False")
+    })
+    .expect("it is out");
     // Re-applying what is in Git, as a GitOps controller does every few seconds: nobody has written over it.
     holds_for(Duration::from_secs(10), || {
         world.kubectl(&["apply", "-f", "examples/"])?;
@@ -130,17 +115,30 @@ fn a_drained_cell_stays_drained_over_a_restart_of_routers_and_operator() {
         pod.signal(Signal::SIGKILL).expect("killed");
     }
     let address = routers(world).expect("routers")[0];
-    eventually(Duration::from_secs(60), || {
-        let answer = send(address, &Request::get("/").header("x-account", "1"))?;
+    let answered_by = |key: u32| {
+        let answer = send(address, &Request::get("/").header("x-account", &key.to_string()))?;
         ensure!(answer.status == 200, "answered {}", answer.status);
-        Ok(())
-    })
-    .expect("the router is back");
+        answer.cell().map(str::to_owned).context("a cell answers")
+    };
+    eventually(Duration::from_secs(60), || answered_by(0)).expect("the router is back");
+    for key in 0..200 {
+        assert_eq!(answered_by(key).expect("answered"), "payments-b", "key {key}, from the restarted router");
+    }
     load.wait_for_since(Duration::from_secs(10), "payments-b", now_ms()).expect("traffic goes on");
     let seen = load.stop();
     let late = seen.sent_between("payments-a", since, u64::MAX);
     world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
     assert_eq!(late, 0, "requests to a drained cell");
+}
+
+/// How many of 500 keys that router gives to payments-a.
+fn keys_of_a(router: SocketAddr) -> Result<usize> {
+    let cells = (0..500).map(|key: u32| {
+        let answer = send(router, &Request::get("/").header("x-account", &key.to_string()))?;
+        ensure!(answer.status == 200, "key {key} was answered {}", answer.status);
+        Ok(answer.cell() == Some("payments-a"))
+    });
+    Ok(cells.collect::<Result<Vec<_>>>()?.into_iter().filter(|of_a| *of_a).count())
 }
 
 #[test]
@@ -190,17 +188,23 @@ spec:
         Ok(())
     })
     .expect("one of them leads");
-    let still = shares(&shifted);
-    let others: Vec<_> = writes_since(world, from)
-        .expect("read")
-        .into_keys()
-        .filter(|write| !write.contains("payments-c"))
-        .collect();
+    let still = holds_for(Duration::from_secs(5), || {
+        shares(&shifted)?;
+        let others: Vec<_> =
+            writes_since(world, from)?.into_iter().filter(|write| !write.contains("payments-c")).collect();
+        ensure!(others.is_empty(), "written without need: {others:?}");
+        Ok(())
+    });
+    let sent: Vec<_> = routers(world).expect("routers").into_iter().map(keys_of_a).collect();
     world.kubectl(&["delete", "trafficshift", "try-b"]).expect("cleaned up");
     world.kubectl(&["label", "cell", "payments-c", "steady-"]).expect("cleaned up");
     eventually(Duration::from_secs(10), || shares(&even)).expect("as the spec says again");
     still.expect("nobody took it back");
-    assert!(others.is_empty(), "written without need: {others:?}");
+    for keys in sent {
+        let keys = keys.expect("every key is answered");
+        // 50 are expected, and five standard deviations are 34.
+        assert!((16..=84).contains(&keys), "payments-a has {keys} of 500 keys");
+    }
 }
 
 #[test]

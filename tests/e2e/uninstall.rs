@@ -1,10 +1,15 @@
 //! Helm takes away all that it brought but the CRDs, and those change under living Cells.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use bulkhead_tests::World;
+use anyhow::{Context as _, Result, ensure};
+use bulkhead_tests::pods::{routers, running};
+use bulkhead_tests::traffic::{Request, send};
 use bulkhead_tests::world::SYSTEM;
+use bulkhead_tests::{World, eventually};
 use serde_yaml::Value;
 use tempfile::TempDir;
 
@@ -68,4 +73,113 @@ fn uninstall_leaves_the_crds_and_their_upgrade_leaves_the_cells() {
     assert_eq!(cells(), before);
     world.all_serving(&["payments-a", "payments-b", "payments-c"]).expect("cells serve on");
     assert!(!capacity("--dry-run=server").expect("the field is known").contains("no change"));
+}
+
+/// Names and UIDs of the pods of all cells, which show whether any was made anew.
+fn pods_of_cells(world: &World) -> Result<BTreeSet<String>> {
+    let uids = r#"jsonpath={range .items[*]}{.metadata.namespace}{"/"}{.metadata.name}{" "}{.metadata.uid}{"\n"}{end}"#;
+    let pods = world.kubectl(&["get", "pods", "-A", "-l", "bulkhead.dev/cell", "-o", uids])?;
+    Ok(pods.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn an_uninstall_by_force_leaves_the_cells_running_and_the_next_installation_takes_them_up() {
+    let (world, _turn) = World::enter();
+    let before = pods_of_cells(world).expect("listed");
+    assert!(!before.is_empty());
+    world.install_bulkhead_with(&["uninstall.force=true"]).expect("upgraded");
+    let uninstall = || world.helm(&["uninstall", "bulkhead", "-n", SYSTEM, "--wait", "--timeout", "60s"]);
+    uninstall().expect("goes on although Cells exist");
+    let left = world.kubectl(&["get", "deployments,statefulsets", "-n", SYSTEM, "-o", "name"]);
+    assert_eq!(left.expect("listed"), "");
+    assert_eq!(pods_of_cells(world).expect("listed"), before, "the cells run on");
+
+    let values = [
+        "uninstall.force=true",
+        "router.tableVolume.enabled=true",
+        "router.tableVolume.size=16Mi",
+        "extraKinds[0].group=apps",
+        "extraKinds[0].version=v1",
+        "extraKinds[0].kind=DaemonSet",
+        "extraKinds[0].resource=daemonsets",
+    ];
+    world.install_bulkhead_with(&values).expect("installed again");
+    eventually(Duration::from_secs(60), || world.all_serving(&["payments-a", "payments-b", "payments-c"]))
+        .expect("taken up again");
+    assert_eq!(pods_of_cells(world).expect("listed"), before, "and nothing of them was made anew");
+    a_router_finds_the_table_of_the_pod_before_it(world);
+    a_template_may_have_the_kinds_that_values_add(world);
+
+    uninstall().expect("removed");
+    world.install_bulkhead().expect("installed as it was");
+    assert_eq!(pods_of_cells(world).expect("listed"), before);
+}
+
+fn a_router_finds_the_table_of_the_pod_before_it(world: &World) {
+    let router = || -> Result<_> {
+        let pod = running(world, SYSTEM, "bulkhead.dev/component=router")?.into_iter().next();
+        let pod = pod.context("a router runs")?;
+        let table = format!("/proc/{}/root/var/lib/bulkhead/table.json", pod.processes()?[0]);
+        let text = fs::read_to_string(&table).with_context(|| table.clone())?;
+        ensure!(text.contains("payments-a"), "{table} names no cell");
+        Ok((pod.name, pod.ip, fs::metadata(&table)?.created()?))
+    };
+    let (name, ip, written) =
+        eventually(Duration::from_secs(30), router).expect("it has a table on its volume");
+    world.kubectl(&["delete", "pod", "-n", SYSTEM, &name, "--timeout=90s"]).expect("deleted");
+    world
+        .kubectl(&["rollout", "status", "statefulset/bulkhead-router", "-n", SYSTEM, "--timeout=90s"])
+        .expect("another takes its place");
+    let (same_name, other_ip, kept) = router().expect("it has the table");
+    assert_eq!((&same_name, kept), (&name, written), "the very file");
+    assert_ne!(other_ip, ip, "of another pod");
+    for router in routers(world).expect("addresses") {
+        assert_eq!(send(router, &Request::get("/").header("x-account", "1")).expect("answered").status, 200);
+    }
+}
+
+fn a_template_may_have_the_kinds_that_values_add(world: &World) {
+    world
+        .apply(
+            r#"
+apiVersion: bulkhead.dev/v1alpha1
+kind: CellTemplate
+metadata: {name: on-every-node}
+spec:
+  objects:
+  - apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: web}
+    spec:
+      selector: {matchLabels: {app: web}}
+      template:
+        metadata: {labels: {app: web}}
+        spec:
+          securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+          containers:
+          - name: web
+            image: localhost/bulkhead/sample:dev
+            imagePullPolicy: IfNotPresent
+            args: [workload, --name=web, "--cell=${cell.name}"]
+            securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+  - apiVersion: v1
+    kind: Service
+    metadata: {name: web}
+    spec: {selector: {app: web}, ports: [{port: 8080}]}
+  services: [{name: web, port: 8080, readinessPath: /readyz}]
+  entry: {service: web}
+---
+apiVersion: bulkhead.dev/v1alpha1
+kind: Cell
+metadata: {name: everywhere}
+spec: {template: on-every-node, deletionPolicy: Delete}
+"#,
+        )
+        .expect("stored");
+    let ready = world.kubectl(&["wait", "--for=condition=Ready", "cell/everywhere", "--timeout=90s"]);
+    let pods = running(world, "cell-everywhere", "app=web");
+    world.kubectl(&["delete", "cell", "everywhere", "--timeout=90s"]).expect("deleted");
+    world.kubectl(&["delete", "celltemplate", "on-every-node"]).expect("cleaned up");
+    ready.expect("Ready");
+    assert_eq!(pods.expect("listed").len(), 2, "one on each node");
 }

@@ -120,6 +120,7 @@ fn a_cell_reaches_no_other_cell_no_outside_and_no_api_server() {
         tcp("the outside", address("203.0.113.1:80")),
         udp("the outside", address("203.0.113.1:53")),
         tcp("the metadata service", address("169.254.169.254:80")),
+        udp("the metadata service", address("169.254.169.254:53")),
     ];
     let api = [
         tcp("the API's Service", service(world, "default", "kubernetes", 443).expect("a Service")),
@@ -155,6 +156,25 @@ fn a_cell_reaches_no_other_cell_no_outside_and_no_api_server() {
             running(world, bulkhead_tests::world::SYSTEM, "bulkhead.dev/component=router").expect("routers");
         walled(&[orchestrator], &router[0], &[own, &runtimes[cell][0], control]);
     }
+}
+
+/// Pods of one node meet on its bridge and not on the way between nodes, so that their walls stand elsewhere.
+#[test]
+fn cells_on_the_same_node_are_as_far_apart_as_on_two() {
+    let (world, _turn) = World::enter();
+    let own = workload(world, "payments-c").expect("workload pods").remove(0);
+    let neighbours = ["payments-a", "payments-b"].map(|cell| workload(world, cell).expect("workload pods"));
+    let beside = neighbours.into_iter().find(|pods| pods[0].node == own.node).expect("one is on that node");
+    let [one, another] = &beside[..] else { panic!("two pods: {beside:?}") };
+    assert_eq!((&one.node, &another.node), (&own.node, &own.node));
+    let runtimes = orchestrators(world, "payments-c").expect("orchestrators");
+    let runtime = runtimes.iter().find(|pod| pod.node == own.node).expect("one is on each node");
+    Network::of_pod(one).and_then(|pod| pod.echo(ECHO + 1)).expect("it sends back datagrams");
+    let targets = [
+        tcp(format!("a pod of {}", one.namespace), one.at(8080).expect("an address")),
+        udp(format!("a pod of {}", one.namespace), one.at(ECHO + 1).expect("an address")),
+    ];
+    walled(&targets, another, &[&own, runtime]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the tests on a real cluster share: the cluster, waiting for a state, traffic, and processes of pods. The
 //! tests themselves are in `e2e/`, one binary.
 
+pub mod audit;
 pub mod eventually;
 pub mod network;
 pub mod pods;

@@ -111,7 +111,6 @@ pub fn connects(to: SocketAddr) -> Result<()> {
 #[derive(Clone, Debug)]
 pub struct Hit {
     pub cell: String,
-    pub router: Option<SocketAddr>,
     pub sent_ms: u64,
 }
 
@@ -119,14 +118,13 @@ pub struct Hit {
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub why: String,
-    pub target: Option<SocketAddr>,
     pub sent_ms: u64,
 }
 
 impl Failure {
-    /// Whether it ended because the connection to that router broke, and not by anybody's answer.
-    pub fn connection_broke(&self, router: SocketAddr) -> bool {
-        self.why.starts_with("reset") && self.target == Some(router)
+    /// Whether it ended because the router was not there or went away, and not by anybody's answer.
+    pub fn of_connection(&self) -> bool {
+        self.why.starts_with("reset") || self.why.starts_with("connect")
     }
 }
 
@@ -159,6 +157,11 @@ impl Load {
     #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
     pub fn start(world: &World, rate: u32) -> Self {
         Self::sending(rate, pods::routers(world).expect("routers to send to"), None)
+    }
+
+    /// Starts `rate` GETs per second to that one router, whether it lives or not.
+    pub fn to(router: SocketAddr, rate: u32) -> Self {
+        Self::sending(rate, vec![router], None)
     }
 
     /// Starts `rate` GETs per second to the routers' Service, from a node, as a load balancer does.
@@ -220,17 +223,29 @@ impl Load {
         })
     }
 
-    /// Whether requests were answered within the last second.
+    /// Whether a request that was sent at that time or later failed.
     ///
     /// # Errors
-    /// When none was.
+    /// When none did.
+    pub fn fails_since(&self, since_ms: u64) -> Result<()> {
+        let seen = self.lock();
+        let last = seen.failed.last().ok_or_else(|| anyhow!("nothing failed yet"))?;
+        ensure!(last.sent_ms >= since_ms, "the last failure was of a request of {}", last.sent_ms);
+        Ok(())
+    }
+
+    /// Whether requests are answered. What fails, and how long the machine itself stands still, is for others to judge.
+    ///
+    /// # Errors
+    /// When none was within the last seconds.
     pub fn flowing(&self) -> Result<()> {
+        const SECONDS: u64 = 5;
         let seen = self.lock();
         let last = seen.hits.last().ok_or_else(|| anyhow!("nothing was answered yet"))?;
         ensure!(
-            now_ms().saturating_sub(last.sent_ms) < 1_000,
-            "the last answer came to a request of {}",
-            last.sent_ms
+            now_ms().saturating_sub(last.sent_ms) < SECONDS * 1_000,
+            "no answer for {SECONDS} s; failures: {:?}",
+            seen.failed.last()
         );
         Ok(())
     }
@@ -272,12 +287,9 @@ fn record(seen: &Mutex<Seen>, ended: &Ended) {
     match (&ended.failure, &ended.cell) {
         (Some(failure), _) => seen.failed.push(Failure {
             why: format!("{}: {}", failure.kind, failure.detail),
-            target: ended.target,
             sent_ms: ended.sent_unix_ms,
         }),
-        (None, Some(cell)) => {
-            seen.hits.push(Hit { cell: cell.clone(), router: ended.target, sent_ms: ended.sent_unix_ms })
-        }
+        (None, Some(cell)) => seen.hits.push(Hit { cell: cell.clone(), sent_ms: ended.sent_unix_ms }),
         (None, None) => {}
     }
 }

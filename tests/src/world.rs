@@ -107,22 +107,19 @@ impl World {
     /// # Errors
     /// With helm's own words.
     pub fn install_bulkhead(&self) -> Result<String> {
-        self.helm(&[
-            "upgrade",
-            "--install",
-            "bulkhead",
-            "charts/bulkhead",
-            "-n",
-            SYSTEM,
-            "--create-namespace",
-            "--wait",
-            "--timeout",
-            "120s",
-            "--set",
-            "image.registry=localhost/bulkhead",
-            "--set",
-            "image.tag=dev",
-        ])
+        self.install_bulkhead_with(&[])
+    }
+
+    /// The same with more values, as `--set` takes them.
+    ///
+    /// # Errors
+    /// With helm's own words.
+    pub fn install_bulkhead_with(&self, values: &[&str]) -> Result<String> {
+        let mut args = vec!["upgrade", "--install", "bulkhead", "charts/bulkhead", "-n", SYSTEM];
+        args.extend(["--create-namespace", "--wait", "--timeout", "120s"]);
+        let images = ["image.registry=localhost/bulkhead", "image.tag=dev"];
+        args.extend(images.iter().chain(values).flat_map(|value| ["--set", value]));
+        self.helm(&args)
     }
 
     /// Puts the examples as they are in the tree and waits until every cell is ready with its whole weight, so that a
@@ -252,8 +249,22 @@ impl World {
     /// # Errors
     /// With its own words.
     pub fn cluster(&self, verb: &str, args: &[&str]) -> Result<String> {
-        let args = [&["cluster", verb, "--name", &self.cluster], args].concat();
-        said(self.command(&self.xtask, &args).output(), "xtask", &args)
+        self.xtask(&[&["cluster", verb, "--name", &self.cluster], args].concat())
+    }
+
+    /// # Errors
+    /// With xtask's own words.
+    pub fn xtask(&self, args: &[&str]) -> Result<String> {
+        said(self.command(&self.xtask, args).output(), "xtask", args)
+    }
+
+    /// Starts xtask and leaves it running.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn begin_xtask(&self, args: &[&str]) -> Result<Child> {
+        let mut command = self.command(&self.xtask, args);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("xtask does not start")
     }
 
     fn command(&self, program: &Path, args: &[&str]) -> Command {
