@@ -106,6 +106,18 @@ fn no_container_has_a_cpu_limit_unless_values_give_it_one() {
 }
 
 #[test]
+fn no_listener_takes_the_admin_port() {
+    let (world, _turn) = World::enter();
+    let listener = |port| {
+        let port = format!("router.listeners[0].port={port}");
+        render(world, &["router.listeners[0].name=http", "router.listeners[0].protocol=HTTP", &port])
+    };
+    listener(9091).expect("renders");
+    let refusal = format!("{:#}", listener(9090).expect_err("the admin port"));
+    assert!(refusal.contains("admin port"), "{refusal}");
+}
+
+#[test]
 fn values_that_mean_nothing_are_refused_by_name() {
     let (world, _turn) = World::enter();
     for (value, named) in [
