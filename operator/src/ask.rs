@@ -78,24 +78,8 @@ async fn get(address: SocketAddr, path: &str) -> Result<Incoming, String> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
     use super::*;
-
-    /// Answers one request with these bytes and keeps the connection open until the client closes it.
-    async fn answering(answer: &'static str) -> SocketAddr {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
-        let address = listener.local_addr().expect("is bound");
-        tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.expect("accepts");
-            let mut buffer = [0; 1024];
-            let _ = stream.read(&mut buffer).await.expect("reads");
-            stream.write_all(answer.as_bytes()).await.expect("writes");
-            let _ = stream.read(&mut buffer).await;
-        });
-        address
-    }
+    use crate::fixture::answering;
 
     #[tokio::test]
     async fn the_first_line_is_enough_of_a_stream_that_goes_on() {

@@ -1,6 +1,8 @@
 //! A cluster for tests: an API server that answers as a test says and remembers what it was sent, and what reconciles
 //! use, on top of it.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bulkhead_crds::{Cell, CellSpec, names};
@@ -14,6 +16,8 @@ use kube::client::Body;
 use kube::core::ApiResource;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::cell::desired::Key;
@@ -92,6 +96,26 @@ pub(crate) fn api_server(
         }
     });
     (Client::new(service, "default"), requests)
+}
+
+/// An API server that takes requests and never answers.
+pub(crate) fn silent_api_server() -> Client {
+    let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+    Client::new(tower::service_fn(never), "default")
+}
+
+/// A server that answers one request with these bytes and keeps the connection open until the client closes it.
+pub(crate) async fn answering(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+    let address = listener.local_addr().expect("is bound");
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut buffer = [0; 1024];
+        let _ = stream.read(&mut buffer).await.expect("reads");
+        stream.write_all(answer.as_bytes()).await.expect("writes");
+        let _ = stream.read(&mut buffer).await;
+    });
+    address
 }
 
 /// A leading operator whose stores are empty and who has asked its routers, of which there are none.

@@ -17,8 +17,10 @@ use crate::clock;
 pub(crate) const DURATION: Duration = Duration::from_secs(15);
 /// Between two renewals.
 const RENEW: Duration = Duration::from_secs(4);
-/// Between two looks at a lease that another holds.
+/// Between two looks at a lease that another holds, and after a try that failed.
 const RETRY: Duration = Duration::from_secs(2);
+/// Until an answer about the lease begins: short enough for another try, on another connection, while it is still ours.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 /// We stop writing this long before others may begin, so that a write under way does not overlap theirs.
 const MARGIN: Duration = Duration::from_secs(3);
 
@@ -37,7 +39,12 @@ impl Leadership {
 
     /// True while no other process can have taken the lease.
     pub(crate) fn holds(&self) -> bool {
-        self.clock.millis() < self.until.load(Ordering::Acquire)
+        self.left().is_some()
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let left = self.until.load(Ordering::Acquire).saturating_sub(self.clock.millis());
+        (left > 0).then(|| Duration::from_millis(left))
     }
 
     pub(crate) fn hold_until(&self, millis: u64) {
@@ -97,14 +104,19 @@ impl Candidate {
         }
     }
 
-    /// Renews until the lease is lost, then returns.
+    /// Renews until the lease is lost, then returns: when its time is over at the latest, whatever is waited for.
     pub(crate) async fn keep(&mut self) {
-        while self.leadership.holds() {
-            tokio::time::sleep(RENEW).await;
-            // After an error time is left to try again; past it, `holds` is false.
-            if let Ok(false) = self.attempt().await {
-                break;
-            }
+        let mut pause = RENEW;
+        while let Some(left) = self.leadership.left() {
+            let renewal = async {
+                tokio::time::sleep(pause).await;
+                self.attempt().await
+            };
+            pause = match tokio::time::timeout(left, renewal).await {
+                Ok(Ok(true)) => RENEW,
+                Ok(Err(_)) => RETRY,
+                Ok(Ok(false)) | Err(_) => break,
+            };
         }
         self.leadership.give_up();
     }
@@ -197,7 +209,14 @@ impl Candidate {
 
 #[cfg(test)]
 mod tests {
+    use kube::Client;
+
     use super::*;
+    use crate::fixture;
+
+    fn candidate(client: Client, leadership: &Leadership) -> Candidate {
+        Candidate::new(Api::namespaced(client, "apps"), "l".to_owned(), "me".to_owned(), leadership.clone())
+    }
 
     fn held_by(holder: &str) -> LeaseSpec {
         LeaseSpec {
@@ -228,5 +247,15 @@ mod tests {
         assert!(leadership.holds());
         leadership.hold_until(clock.millis());
         assert!(!leadership.holds());
+    }
+
+    #[tokio::test]
+    async fn leading_ends_in_time_though_the_api_server_never_answers() {
+        let clock = Monotonic::start();
+        let leadership = Leadership::none(clock);
+        leadership.hold_until(clock.millis() + 50);
+        let mut leader = candidate(fixture::silent_api_server(), &leadership);
+        let ended = tokio::time::timeout(RENEW, leader.keep()).await;
+        assert!(ended.is_ok() && !leadership.holds());
     }
 }

@@ -3,6 +3,7 @@
 
 mod ask;
 mod cell;
+mod client;
 mod clock;
 mod compare;
 mod conditions;

@@ -5,9 +5,10 @@ use std::io::Write;
 
 use anyhow::{Context as _, bail};
 use bulkhead_crds::Cell;
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
 
+use crate::client;
 use crate::writer::code;
 
 /// A JSON Patch names an item of a list by its place only, so all finalizers go; the operator makes no other.
@@ -18,7 +19,7 @@ const NAMED: usize = 10;
 /// # Errors
 /// Cells exist and `force` is not set, or they could not be listed.
 pub async fn pre_delete_check(force: bool) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("no way to the Kubernetes API is configured")?;
+    let client = client::connect(client::PATIENCE).await?;
     let cells = match Api::<Cell>::all(client).list_metadata(&ListParams::default()).await {
         Ok(cells) => cells.items.iter().map(ResourceExt::name_any).collect(),
         // Without the definition there are no Cells.

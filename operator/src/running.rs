@@ -15,13 +15,13 @@ use tokio::sync::{mpsc, watch};
 use crate::cell::{self, Context, Others};
 use crate::config::Config;
 use crate::kinds::Kinds;
-use crate::lease::{Candidate, Leadership};
+use crate::lease::{self, Candidate, Leadership};
 use crate::orchestrators;
 use crate::routing_status;
 use crate::routing_status::snapshot::Snapshot;
 use crate::stores::{Changes, Stores};
 use crate::writer::Writer;
-use crate::{template, unreadable};
+use crate::{client, template, unreadable};
 
 /// Names of Cells that may wait for a look; past it, watches wait.
 const QUEUE: usize = 1024;
@@ -39,12 +39,14 @@ pub async fn run(config: Config, registry: Registry, shutdown: Shutdown) -> anyh
     let api_server = admin.readiness.gate("api-server");
     tokio::spawn(admin::serve(listener, admin, shutdown.clone()));
 
-    let client = Client::try_default().await.context("no way to the Kubernetes API is configured")?;
+    let client = client::connect(client::PATIENCE).await?;
     let leader = leader_gauge(&registry)?;
     let leadership = Leadership::none(clock);
     let writer = Writer::new(client.clone(), leadership.clone(), &config.pod_name, &registry)?;
     let failures = reconcile_failures(&registry)?;
-    let mut candidate = candidate(&client, &config, leadership);
+    // On connections of its own, so that requests that hang, however many, never keep it from the lease.
+    let own = client::connect(lease::PATIENCE).await?;
+    let mut candidate = candidate(own, &config, leadership);
     // Standbys are ready too.
     api_server.open();
     while !shutdown.is_requested() {
@@ -88,8 +90,8 @@ fn leader_gauge(registry: &Registry) -> anyhow::Result<IntGauge> {
 }
 
 /// The identity is one of this very process: a restarted container of the same pod is another candidate.
-fn candidate(client: &Client, config: &Config, leadership: Leadership) -> Candidate {
-    let api = Api::<Lease>::namespaced(client.clone(), &config.namespace);
+fn candidate(client: Client, config: &Config, leadership: Leadership) -> Candidate {
+    let api = Api::<Lease>::namespaced(client, &config.namespace);
     let identity = format!("{}_{}_{}", config.pod_name, std::process::id(), now_unix_millis());
     Candidate::new(api, config.lease_name.clone(), identity, leadership)
 }

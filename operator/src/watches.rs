@@ -13,8 +13,8 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-/// Below what load balancers allow an idle connection.
-const WATCH_TIMEOUT: u32 = 200;
+/// Seconds after which the server ends a watch: below what load balancers allow an idle connection.
+pub(crate) const WATCH_TIMEOUT: u32 = 200;
 
 /// How long a watch that failed waits: never long, because an API server that is back must be noticed within seconds.
 #[derive(Default)]
