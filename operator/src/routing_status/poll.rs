@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use super::snapshot::{RouterPod, Snapshot};
 use crate::ask::fetch;
+use crate::cell::shift::Purpose;
 use crate::stores::{self, Changes, Stores};
 
 const ADMIN_PORT: u16 = 9090;
@@ -144,57 +145,69 @@ fn assemble(pods: &[Arc<Pod>], routers: &[Router], known: &HashMap<String, Known
     Snapshot { asked: true, routers: found }
 }
 
-/// The cells that look different in two snapshots.
+/// The cells whose reconciles would see something else.
 fn differing(before: &Snapshot, after: &Snapshot) -> Vec<String> {
     let names = before.routers.iter().chain(&after.routers).filter_map(|pod| pod.serving.as_ref());
     let mut names: Vec<&String> = names.flat_map(|serving| serving.cells.keys()).collect();
     names.sort();
     names.dedup();
+    let pairs = || before.routers.iter().zip(&after.routers);
     let same_pods = before.asked == after.asked
         && before.routers.len() == after.routers.len()
-        && before
-            .routers
-            .iter()
-            .zip(&after.routers)
-            .all(|(a, b)| (&a.pod, a.silent, a.gone) == (&b.pod, b.silent, b.gone));
-    let cell = |pod: &RouterPod, name: &str| {
-        pod.serving.as_ref().and_then(|serving| serving.cells.get(name).cloned())
+        && pairs().all(|(a, b)| (&a.pod, a.silent, a.gone) == (&b.pod, b.silent, b.gone));
+    let differs = |name: &str| {
+        let shifts =
+            [Purpose::Update, Purpose::Delete].map(|purpose| format!("TrafficShift/{}", purpose.name(name)));
+        pairs().any(|(a, b)| seen(a, name, &shifts) != seen(b, name, &shifts))
     };
-    let tables = |snapshot: &Snapshot| -> Vec<u64> {
-        snapshot.routers.iter().map(|pod| pod.serving.as_ref().map_or(0, |serving| serving.table)).collect()
-    };
-    let all = !same_pods || tables(before) != tables(after);
-    names
-        .into_iter()
-        .filter(|name| {
-            all || before.routers.iter().zip(&after.routers).any(|(a, b)| cell(a, name) != cell(b, name))
-        })
-        .cloned()
-        .collect()
+    names.into_iter().filter(|name| !same_pods || differs(name)).cloned().collect()
+}
+
+/// What the reconcile of a Cell reads of an answer, which has the versions of the operator's own shifts in it. Other objects
+/// come and go without it; and where a router sends new transactions, how many are under way decides nothing.
+fn seen(pod: &RouterPod, cell: &str, shifts: &[String]) -> impl PartialEq {
+    let serving = pod.serving.as_deref()?;
+    let cell = serving.cells.get(cell).map(|cell| {
+        let left = if cell.effective_weight == 0 { cell.in_flight } else { 0 };
+        (cell.r#in, &cell.reason, cell.effective_weight, left)
+    });
+    let shifts: Vec<_> = shifts.iter().map(|shift| serving.objects.get(shift)).collect();
+    Some((cell, shifts))
 }
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_protocol::serving::CellServing;
+    use bulkhead_protocol::serving::{CellServing, ObjectVersion};
 
     use super::*;
     use crate::fixture;
 
-    fn pod(weight: u32) -> RouterPod {
-        let mut serving = Serving::default();
-        serving
-            .cells
-            .insert("a".to_owned(), CellServing { effective_weight: weight, ..CellServing::default() });
-        serving.cells.insert("b".to_owned(), CellServing::default());
-        fixture::router_pod("r-0", serving)
+    /// An answer with cell `a` as given, and cell `b`.
+    fn serving(weight: u32, in_flight: u32) -> Serving {
+        let a = CellServing { effective_weight: weight, in_flight, ..CellServing::default() };
+        let cells = [("a".to_owned(), a), ("b".to_owned(), CellServing::default())];
+        Serving { cells: cells.into(), ..Serving::default() }
     }
 
     #[test]
     fn only_the_cells_that_changed_are_looked_at_again() {
-        let snapshot = |pods: Vec<RouterPod>| Snapshot { asked: true, routers: pods };
-        assert_eq!(differing(&snapshot(vec![pod(100)]), &snapshot(vec![pod(50)])), ["a"]);
-        assert!(differing(&snapshot(vec![pod(100)]), &snapshot(vec![pod(100)])).is_empty());
-        assert_eq!(differing(&Snapshot::default(), &snapshot(vec![pod(100)])), ["a", "b"]);
+        let snapshot = |serving| Snapshot { asked: true, routers: vec![fixture::router_pod("r-0", serving)] };
+        let check = |before, after, expected: &[&str]| {
+            assert_eq!(differing(&snapshot(before), &snapshot(after)), expected);
+        };
+        check(serving(100, 1), serving(50, 1), &["a"]);
+        check(serving(100, 1), serving(100, 1), &[]);
+        check(serving(100, 1), serving(100, 2), &[]);
+        check(serving(0, 2), serving(0, 1), &["a"]);
+        check(serving(100, 1), Serving { table: 2, ..serving(100, 1) }, &[]);
+        for (name, expected) in
+            [("bulkhead-update-a", ["a"].as_slice()), ("bulkhead-delete-b", &["b"]), ("other", &[])]
+        {
+            let with = [(format!("TrafficShift/{name}"), ObjectVersion::default())];
+            check(serving(100, 1), Serving { objects: with.into(), ..serving(100, 1) }, expected);
+        }
+        let asked = snapshot(serving(100, 1));
+        assert_eq!(differing(&Snapshot::default(), &asked), ["a", "b"]);
     }
 
     #[test]
