@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bulkhead_process::clock::Monotonic;
+use bulkhead_process::readiness::Gate;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -86,6 +87,8 @@ pub(crate) struct Candidate {
     name: String,
     identity: String,
     leadership: Leadership,
+    /// Opened by the first answer, and left open: an outage makes nobody less able to lead after it.
+    reached: Gate,
     /// The last attempt failed, and that was said.
     failing: bool,
     /// The last version of the lease that was seen, and when it was first seen.
@@ -93,8 +96,14 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    pub(crate) fn new(api: Api<Lease>, name: String, identity: String, leadership: Leadership) -> Self {
-        Self { api, name, identity, leadership, failing: false, seen: None }
+    pub(crate) fn new(
+        api: Api<Lease>,
+        name: String,
+        identity: String,
+        leadership: Leadership,
+        reached: Gate,
+    ) -> Self {
+        Self { api, name, identity, leadership, reached, failing: false, seen: None }
     }
 
     /// Waits until the lease is ours.
@@ -145,6 +154,9 @@ impl Candidate {
             Ok(_) | Err(_) => {}
         }
         self.failing = result.is_err();
+        if result.is_ok() {
+            self.reached.open();
+        }
         result
     }
 
@@ -209,13 +221,16 @@ impl Candidate {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_process::Readiness;
     use kube::Client;
+    use serde_json::json;
 
     use super::*;
     use crate::fixture;
 
-    fn candidate(client: Client, leadership: &Leadership) -> Candidate {
-        Candidate::new(Api::namespaced(client, "apps"), "l".to_owned(), "me".to_owned(), leadership.clone())
+    fn candidate(client: Client, leadership: &Leadership, readiness: &Readiness) -> Candidate {
+        let (api, gate) = (Api::namespaced(client, "apps"), readiness.gate("api-server"));
+        Candidate::new(api, "l".to_owned(), "me".to_owned(), leadership.clone(), gate)
     }
 
     fn held_by(holder: &str) -> LeaseSpec {
@@ -254,8 +269,22 @@ mod tests {
         let clock = Monotonic::start();
         let leadership = Leadership::none(clock);
         leadership.hold_until(clock.millis() + 50);
-        let mut leader = candidate(fixture::silent_api_server(), &leadership);
+        let mut leader = candidate(fixture::silent_api_server(), &leadership, &Readiness::new());
         let ended = tokio::time::timeout(RENEW, leader.keep()).await;
         assert!(ended.is_ok() && !leadership.holds());
+    }
+
+    #[tokio::test]
+    async fn a_standby_is_ready_from_the_first_answer_on() {
+        let theirs = json!({"metadata": {"name": "l", "resourceVersion": "1"}, "spec": held_by("other")});
+        let (leadership, readiness) = (Leadership::none(Monotonic::start()), Readiness::new());
+        for (answer, ready) in
+            [(fixture::failure(403, "no"), false), ((200, theirs), true), (fixture::failure(500, "no"), true)]
+        {
+            let (client, _) = fixture::api_server(move |_| Some(answer.clone()));
+            assert!(!candidate(client, &leadership, &readiness).attempt().await.unwrap_or(false));
+            assert_eq!(readiness.is_ready(), ready);
+        }
+        assert!(!leadership.holds());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use bulkhead_process::admin::{self, Admin};
 use bulkhead_process::clock::{Monotonic, now_unix_millis};
+use bulkhead_process::readiness::Gate;
 use bulkhead_process::shutdown::Shutdown;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -46,9 +47,7 @@ pub async fn run(config: Config, registry: Registry, shutdown: Shutdown) -> anyh
     let failures = reconcile_failures(&registry)?;
     // On connections of its own, so that requests that hang, however many, never keep it from the lease.
     let own = client::connect(lease::PATIENCE).await?;
-    let mut candidate = candidate(own, &config, leadership);
-    // Standbys are ready too.
-    api_server.open();
+    let mut candidate = candidate(own, &config, leadership, api_server);
     while !shutdown.is_requested() {
         tracing::info!(lease = config.lease_name, "waiting for the lease");
         tokio::select! {
@@ -90,10 +89,10 @@ fn leader_gauge(registry: &Registry) -> anyhow::Result<IntGauge> {
 }
 
 /// The identity is one of this very process: a restarted container of the same pod is another candidate.
-fn candidate(client: Client, config: &Config, leadership: Leadership) -> Candidate {
+fn candidate(client: Client, config: &Config, leadership: Leadership, reached: Gate) -> Candidate {
     let api = Api::<Lease>::namespaced(client, &config.namespace);
     let identity = format!("{}_{}_{}", config.pod_name, std::process::id(), now_unix_millis());
-    Candidate::new(api, config.lease_name.clone(), identity, leadership)
+    Candidate::new(api, config.lease_name.clone(), identity, leadership, reached)
 }
 
 /// Watches, and runs every loop; none of them ever ends.
