@@ -43,7 +43,7 @@ use crate::duration::Duration;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct CellTemplateSpec {
-    /// Kubernetes objects of the allowed kinds. `${cell.name}` and `${values.NAME}` are replaced in their strings; `$${` stays `${`.
+    /// Kubernetes objects of the allowed kinds. `${cell.name}` and `${values.NAME}` are replaced in their strings; `$${` stays `${`. A Job must not set `ttlSecondsAfterFinished`, because it would be made and run again whenever it is removed.
     #[schemars(length(min = 1, max = 128), schema_with = "crate::schema::embedded_objects")]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub objects: Vec<Value>,

@@ -1,5 +1,5 @@
-//! What in a template's objects would breach a wall of the cell, found by the path of the field. Pure; what Pod Security
-//! refuses beyond this is left to the API server.
+//! What in a template's objects would breach a wall of the cell, or could never stay as it says, found by the path of the
+//! field. Pure; what Pod Security refuses beyond this is left to the API server.
 
 use serde_json::Value;
 
@@ -25,9 +25,10 @@ pub(super) fn check(object: &Value, kinds: &Kinds, path: &str) -> Result<(), Ref
     check_metadata(&object["metadata"], &format!("{path}.metadata"), true)?;
     match kind {
         "Service" => check_service(&object["spec"], &format!("{path}.spec")),
-        "Deployment" | "StatefulSet" | "Job" => {
+        "Deployment" | "StatefulSet" => {
             check_template(&object["spec"]["template"], &format!("{path}.spec.template"))
         }
+        "Job" => check_job(&object["spec"], &format!("{path}.spec")),
         "CronJob" => check_template(
             &object["spec"]["jobTemplate"]["spec"]["template"],
             &format!("{path}.spec.jobTemplate.spec.template"),
@@ -92,6 +93,17 @@ fn check_service(spec: &Value, path: &str) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+fn check_job(spec: &Value, path: &str) -> Result<(), Refusal> {
+    if is_set(&spec["ttlSecondsAfterFinished"]) {
+        return refuse(
+            format!("{path}.ttlSecondsAfterFinished"),
+            "must not be set: Kubernetes would remove the finished Job, and it would be made, and so run, again and \
+             again; leave it out, or use a CronJob",
+        );
+    }
+    check_template(&spec["template"], &format!("{path}.template"))
 }
 
 fn check_template(template: &Value, path: &str) -> Result<(), Refusal> {
@@ -256,6 +268,15 @@ mod tests {
         ] {
             check_object(&pod(&spec), Some(&at(field)));
         }
+    }
+
+    #[test]
+    fn a_job_that_kubernetes_would_remove_is_refused_and_those_of_a_cron_job_are_not() {
+        let job = json!({"ttlSecondsAfterFinished": 0, "template": {}});
+        let of = |kind: &str, spec: Value| json!({"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec});
+        check_object(&of("Job", job.clone()), Some("objects[0].spec.ttlSecondsAfterFinished"));
+        check_object(&of("Job", json!({"template": {}})), None);
+        check_object(&of("CronJob", json!({"jobTemplate": {"spec": job}})), None);
     }
 
     #[test]
