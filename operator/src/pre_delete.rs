@@ -45,10 +45,12 @@ fn refusal(cells: &[String]) -> Option<String> {
         names.push_str(&format!(" and {} more", cells.len() - NAMED));
     }
     Some(format!(
-        "Cells exist, and without the operator they are never drained and removed: {names}. Delete them first: kubectl \
-         delete cell --all; or go on all the same: helm upgrade RELEASE CHART --reuse-values --set uninstall.force=true, \
-         then uninstall. A Cell that is deleted after that stays until its finalizer is removed by hand: kubectl patch \
-         cell NAME --type=json -p '{REMOVE_FINALIZERS}'"
+        "Cells exist, and without the operator they are never drained and removed: {names}. Delete them first (kubectl \
+         delete cell --all) and uninstall again. Helm holds the release for half gone now; this gives it back, with the \
+         last REVISION that helm history RELEASE names: helm rollback RELEASE REVISION. To go on with Cells all the same: \
+         that, then helm upgrade RELEASE CHART --reuse-values --set uninstall.force=true, then uninstall. A Cell that is \
+         deleted after that stays until its finalizer is removed by hand: kubectl patch cell NAME --type=json -p \
+         '{REMOVE_FINALIZERS}'"
     ))
 }
 
@@ -70,5 +72,13 @@ mod tests {
         let message = refusal(&["a".to_owned()]).expect("refuses");
         assert!(message.contains("--reuse-values --set uninstall.force=true"), "{message}");
         assert!(message.contains(REMOVE_FINALIZERS), "{message}");
+    }
+
+    /// Until a rollback Helm knows no release that an upgrade could begin from.
+    #[test]
+    fn the_way_out_gives_the_release_back_before_it_upgrades_it() {
+        let message = refusal(&["a".to_owned()]).expect("refuses");
+        let (back, _) = message.split_once("helm upgrade RELEASE").expect("an upgrade");
+        assert!(back.contains("helm rollback RELEASE REVISION"), "{message}");
     }
 }
