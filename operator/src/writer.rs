@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 use crate::clock;
 use crate::lease::Leadership;
 
+/// The API's limit for the note of an Event, in bytes; a longer one loses the whole Event.
+const MAX_NOTE: usize = 1024;
+
 /// Why a write did not happen.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -295,7 +298,7 @@ fn event(reporter: &str, warning: bool, reason: &str, note: &str, about: &Object
         },
         action: Some(reason.to_owned()),
         event_time: Some(MicroTime(now)),
-        note: Some(note.chars().take(1000).collect()),
+        note: Some(note[..note.floor_char_boundary(MAX_NOTE)].to_owned()),
         reason: Some(reason.to_owned()),
         regarding: Some(about.clone()),
         reporting_controller: Some("bulkhead.dev/operator".to_owned()),
@@ -364,6 +367,15 @@ mod tests {
         ));
         writer.event(false, "Test", "text".to_owned(), &ObjectReference::default()).await;
         assert_eq!(requests.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn the_note_of_an_event_is_cut_at_a_character_within_the_limit_in_bytes() {
+        for (note, length) in [("x".repeat(1024), 1024), ("x".repeat(1025), 1024), ("€".repeat(1000), 1023)]
+        {
+            let event = event("pod", false, "Test", &note, &ObjectReference::default());
+            assert_eq!(event.note.map(|note| note.len()), Some(length));
+        }
     }
 
     #[tokio::test]
