@@ -166,11 +166,11 @@ async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Co
 
 /// An answer may say that there is none: the orchestrator gives the transaction back, or is another cell's.
 fn judge(mut head: UpstreamHead, lease: Lease) -> Result<(UpstreamHead, Lease), Failed> {
-    let word = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-    let reason = word(fields::REASON).and_then(|reason| reason.parse::<Reason>().ok());
-    let failure = if word(fields::OUTCOME) == Some(fields::OUTCOME_RESTART) {
-        Failure::GivenBack(reason.unwrap_or(Reason::CellRestart))
-    } else if head.status == StatusCode::MISDIRECTED_REQUEST && reason == Some(Reason::WrongCell) {
+    let reason = head.headers.get(fields::REASON);
+    let is_reason = |other: Reason| reason.is_some_and(|reason| reason == other.as_str());
+    let failure = if head.headers.get(fields::OUTCOME).is_some_and(|word| word == fields::OUTCOME_RESTART) {
+        Failure::given_back(head.status, reason)
+    } else if head.status == StatusCode::MISDIRECTED_REQUEST && is_reason(Reason::WrongCell) {
         Failure::NotProcessed(Reason::WrongCell)
     } else {
         return Ok((head, lease));

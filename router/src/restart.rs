@@ -2,7 +2,7 @@
 
 use bulkhead_crds::policy::RestartPolicy;
 use bulkhead_protocol::Reason;
-use http::{Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 
 /// Why an attempt brought no answer, as far as restarting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,16 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What an orchestrator means that gives a transaction back. A word that this router does not know yet is judged by
+    /// its status: 503 promises that nothing happened, whatever the reason.
+    pub(crate) fn given_back(status: StatusCode, word: Option<&HeaderValue>) -> Self {
+        let Some(word) = word else { return Self::GivenBack(Reason::CellRestart) };
+        let known = word.to_str().ok().and_then(|word| word.parse().ok());
+        let untouched = status == StatusCode::SERVICE_UNAVAILABLE;
+        let unknown = if untouched { Reason::CellRestart } else { Reason::ServiceFailed };
+        Self::GivenBack(known.unwrap_or(unknown))
+    }
+
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::NotProcessed(reason) | Self::GivenBack(reason) | Self::Unknown(reason) => reason,
@@ -128,6 +138,20 @@ mod tests {
         check(given(Reason::Draining), Next::AnotherCell);
         check(given(Reason::ServiceFailed), Next::Answer);
         check(Situation { idempotent: true, ..given(Reason::ServiceFailed) }, Next::AnotherCell);
+    }
+
+    #[test]
+    fn a_word_that_is_not_known_yet_promises_what_its_status_does() {
+        let check = |status, word: Option<&'static str>, expected| {
+            let word = word.map(HeaderValue::from_static);
+            let failure = Failure::given_back(status, word.as_ref());
+            assert_eq!(failure, Failure::GivenBack(expected), "{status} {word:?}");
+        };
+        check(StatusCode::SERVICE_UNAVAILABLE, Some("Draining"), Reason::Draining);
+        check(StatusCode::BAD_GATEWAY, Some("ServiceFailed"), Reason::ServiceFailed);
+        check(StatusCode::SERVICE_UNAVAILABLE, Some("Crowded"), Reason::CellRestart);
+        check(StatusCode::INTERNAL_SERVER_ERROR, Some("OutcomeUnknown"), Reason::ServiceFailed);
+        check(StatusCode::OK, None, Reason::CellRestart);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) enum Behaviour {
     Restart,
     /// Gives it back after a service of the cell may have worked on it.
     FailedWithin,
+    /// Gives it back with a status and a word of its own.
+    GiveBack(u16, &'static str),
     /// Says that it is another cell.
     Misdirected,
     /// Echoes after that long.
@@ -310,8 +312,9 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Slow(wait) => tokio::time::sleep(wait).await,
         Behaviour::Hang => std::future::pending().await,
         Behaviour::Reset => return Err(Closed),
-        Behaviour::Restart => give_back(&mut answer, Reason::ServiceNotReady),
-        Behaviour::FailedWithin => give_back(&mut answer, Reason::ServiceFailed),
+        Behaviour::Restart => give_back(&mut answer, 503, Reason::ServiceNotReady.as_str()),
+        Behaviour::FailedWithin => give_back(&mut answer, 502, Reason::ServiceFailed.as_str()),
+        Behaviour::GiveBack(status, word) => give_back(&mut answer, status, word),
         Behaviour::Misdirected => {
             *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
             answer.headers_mut().insert(fields::REASON, "WrongCell".parse().expect("legal"));
@@ -320,8 +323,8 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
     Ok(answer)
 }
 
-fn give_back<B>(answer: &mut Response<B>, reason: Reason) {
-    *answer.status_mut() = StatusCode::from_u16(reason.status()).expect("a status");
+fn give_back<B>(answer: &mut Response<B>, status: u16, word: &str) {
+    *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
     answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
-    answer.headers_mut().insert(fields::REASON, reason.as_str().parse().expect("legal"));
+    answer.headers_mut().insert(fields::REASON, word.parse().expect("legal"));
 }

@@ -59,6 +59,17 @@ async fn what_a_service_may_have_done_is_done_again_only_if_idempotent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_word_of_a_newer_orchestrator_is_no_promise_that_nothing_happened() {
+    let world = world().await;
+    world.cells[0].behave(Behaviour::GiveBack(500, "OutcomeUnknown"));
+    let answer = world.client().await.send(post("/", "x")).await;
+    assert_eq!(answer.problem(), (502, "ServiceFailed".to_owned()));
+    assert_eq!(world.hits(), [1, 0]);
+    world.cells[0].behave(Behaviour::GiveBack(503, "Crowded"));
+    assert_eq!(world.client().await.send(post("/", "x")).await.cell(), "b");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_never_says_that_nothing_happened_where_something_may_have() {
     let world = world().await;
     world.cells[0].behave(Behaviour::Reset);
