@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_crds::template::Step;
 use bulkhead_protocol::Reason;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
@@ -126,10 +126,16 @@ enum Broken {
     Off(String),
 }
 
+/// In one piece from the start: a body in chunks of a byte would take many times its length.
 async fn collect(limit: usize, body: Body) -> Result<Bytes, Broken> {
-    match Limited::new(body, limit).collect().await {
-        Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Broken::TooLong),
-        Err(error) => Err(Broken::Off(error.to_string())),
+    let mut body = Limited::new(body, limit);
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => whole.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+            Err(error) if error.is::<LengthLimitError>() => return Err(Broken::TooLong),
+            Err(error) => return Err(Broken::Off(error.to_string())),
+        }
     }
+    Ok(whole.freeze())
 }

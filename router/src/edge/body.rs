@@ -1,6 +1,5 @@
 //! Bodies on their way: from the client, to a cell, and from a cell back to the client.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -49,7 +48,7 @@ pub(crate) enum Outgoing {
     /// Held whole: it can be sent again.
     Whole(Bytes),
     /// What was read already, then the rest as it arrives: it can be sent once.
-    Rest { read: VecDeque<Bytes>, rest: Arriving },
+    Rest { read: Bytes, rest: Arriving },
 }
 
 impl Body for Outgoing {
@@ -63,10 +62,8 @@ impl Body for Outgoing {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Rest { read, rest } => match read.pop_front() {
-                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                None => Pin::new(&mut rest.0).poll_frame(context),
-            },
+            Self::Rest { read, rest } if read.is_empty() => Pin::new(&mut rest.0).poll_frame(context),
+            Self::Rest { read, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(read))))),
         }
     }
 
@@ -81,11 +78,8 @@ impl Body for Outgoing {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Rest { read, rest } => {
-                let held: u64 = read.iter().map(|bytes| bytes.len() as u64).sum();
-                rest.0
-                    .size_hint()
-                    .exact()
-                    .map_or_else(SizeHint::default, |left| SizeHint::with_exact(held + left))
+                let whole = rest.0.size_hint().exact().map(|left| read.len() as u64 + left);
+                whole.map_or_else(SizeHint::default, SizeHint::with_exact)
             }
         }
     }

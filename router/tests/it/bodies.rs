@@ -33,6 +33,8 @@ async fn bodies_are_the_same_bytes_at_the_cell_and_back() {
     }
     let answer = client.send(chunked("/", 100, 1_000)).await;
     assert!(answer.body == bytes(1_000).repeat(100), "a chunked body came back changed");
+    let answer = client.send(chunked("/", 1_000, 1)).await;
+    assert!(answer.body == bytes(1).repeat(1_000), "a body in chunks of a byte came back changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
