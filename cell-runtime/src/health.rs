@@ -13,7 +13,6 @@ use http_body_util::StreamBody;
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -35,7 +34,7 @@ type Lines = StreamBody<Receiver>;
 pub(crate) async fn serve(listener: TcpListener, cell: Arc<Cell>) {
     let mut connections = JoinSet::new();
     loop {
-        let stream = accept::accept(&listener).await;
+        let stream = accept::accept(&listener, Some(GONE)).await;
         while connections.try_join_next().is_some() {}
         if connections.len() < MAX_STREAMS {
             connections.spawn(connection(stream, Arc::clone(&cell)));
@@ -46,9 +45,6 @@ pub(crate) async fn serve(listener: TcpListener, cell: Arc<Cell>) {
 }
 
 async fn connection(stream: TcpStream, cell: Arc<Cell>) {
-    if let Err(error) = SockRef::from(&stream).set_tcp_user_timeout(Some(GONE)) {
-        tracing::debug!(%error, "no time-out for dead readers");
-    }
     let answer = service_fn(|request| answer(request, Arc::clone(&cell)));
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -42,7 +42,8 @@ pub(crate) async fn serve(
     alive.spawn(show_alive(Arc::clone(&cell)));
     let left = loop {
         tokio::select! {
-            stream = accept::accept(&listener) => match Arc::clone(&places).try_acquire_owned() {
+            // A router reads an answer no faster than its client does.
+            stream = accept::accept(&listener, None) => match Arc::clone(&places).try_acquire_owned() {
                 Ok(place) => spawn(stream, &cell, &graceful, place),
                 Err(_) => tracing::warn!(limit = MAX_CONNECTIONS, "too many connections; one is turned away"),
             },

@@ -13,6 +13,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::socket;
+
 /// Makes connections, all in the same way.
 #[derive(Clone, Debug, Default)]
 pub struct Connector(());
@@ -23,7 +25,7 @@ impl Connector {
         Self(())
     }
 
-    /// Connects, with Nagle's algorithm off.
+    /// Connects. A side that takes nothing of what is sent to it is given up after [`socket::GONE`].
     ///
     /// # Errors
     /// What the kernel said, or `TimedOut` after `timeout`.
@@ -32,7 +34,7 @@ impl Connector {
         let stream = connected.map_err(|_| {
             io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} within {timeout:?}"))
         })??;
-        stream.set_nodelay(true)?;
+        socket::set_up(&stream, Some(socket::GONE))?;
         Ok(Stream::Plain(stream))
     }
 }
@@ -129,12 +131,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_go_both_ways_without_delay() {
+    async fn bytes_go_both_ways_without_delay_and_silence_is_noticed() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
         let address = listener.local_addr().expect("is bound");
         let mut client = Connector::plain().connect(address, Duration::from_secs(5)).await.expect("connects");
         let Stream::Plain(inner) = &client;
         assert!(inner.nodelay().expect("is connected"));
+        let socket = socket2::SockRef::from(inner);
+        assert!(socket.keepalive().expect("is connected"));
+        assert_eq!(socket.tcp_user_timeout().expect("is connected"), Some(socket::GONE));
         let (mut server, _) = listener.accept().await.expect("accepts");
         client.write_all(b"ping").await.expect("writes");
         let mut buffer = [0; 4];

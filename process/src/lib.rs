@@ -1,5 +1,5 @@
-//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector, the clock. Nothing here
-//! knows of cells, routers or Kubernetes.
+//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector, sockets, the clock. Nothing
+//! here knows of cells, routers or Kubernetes.
 
 pub mod admin;
 pub mod clock;
@@ -8,6 +8,7 @@ pub mod logs;
 pub mod metrics;
 pub mod readiness;
 pub mod shutdown;
+pub mod socket;
 
 pub use admin::Admin;
 pub use clock::Monotonic;

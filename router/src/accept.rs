@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_process::socket;
 use bulkhead_protocol::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -130,7 +131,9 @@ impl Doors {
     }
 
     fn connection(self: &Rc<Self>, listener: &Arc<Listener>, stream: TcpStream, peer: IpAddr) {
-        let _ = stream.set_nodelay(true);
+        // A client that takes nothing may do so for as long as one that asks nothing.
+        let unread = listener.settings().idle_timeout.max(socket::GONE);
+        let _ = socket::set_up(&stream, Some(unread));
         let Some(permit) = listener.connect() else {
             self.worker.metrics().refused("", Reason::RouterOverloaded);
             tokio::task::spawn_local(shed(stream));

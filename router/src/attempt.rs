@@ -21,8 +21,9 @@ use crate::worker::{LocalCell, RuleUse, Worker};
 
 /// How long a connection to a pod may take: it is in the same cluster, and another pod may answer sooner.
 const CONNECT: Duration = Duration::from_secs(1);
-/// Bytes of a given-back answer that are read to keep its connection.
-const DISCARD: usize = 64 * 1024;
+/// Bytes of a given-back answer that are read to keep its connection, and for how long.
+const DISCARD_BYTES: usize = 64 * 1024;
+const DISCARD: Duration = Duration::from_secs(1);
 
 /// One attempt under way: it counts in its cell and pod until it is finished or dropped.
 pub(crate) struct Lease {
@@ -177,6 +178,6 @@ fn judge(mut head: UpstreamHead, lease: Lease) -> Result<(UpstreamHead, Lease), 
     };
     head.body.attach(lease);
     let body = head.body;
-    tokio::task::spawn_local(async move { body.discard(DISCARD).await });
+    tokio::task::spawn_local(timeout(DISCARD, body.discard(DISCARD_BYTES)));
     Err(Failed { failure, body: None })
 }

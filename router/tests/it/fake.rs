@@ -32,6 +32,8 @@ pub(crate) enum Behaviour {
     Restart,
     /// Gives it back after a service of the cell may have worked on it.
     FailedWithin,
+    /// Gives it back with a head whose body never ends.
+    RestartWithoutEnd,
     /// Gives it back with a status and a word of its own.
     GiveBack(u16, &'static str),
     /// Says that it is another cell.
@@ -313,6 +315,11 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Hang => std::future::pending().await,
         Behaviour::Reset => return Err(Closed),
         Behaviour::Restart => give_back(&mut answer, 503, Reason::ServiceNotReady.as_str()),
+        Behaviour::RestartWithoutEnd => {
+            give_back(&mut answer, 503, Reason::ServiceNotReady.as_str());
+            let endless = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>());
+            *answer.body_mut() = BodyExt::boxed(endless);
+        }
         Behaviour::FailedWithin => give_back(&mut answer, 502, Reason::ServiceFailed.as_str()),
         Behaviour::GiveBack(status, word) => give_back(&mut answer, status, word),
         Behaviour::Misdirected => {

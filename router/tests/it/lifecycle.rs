@@ -250,6 +250,31 @@ async fn a_connection_may_leave_http_when_the_cell_agrees_and_counts_until_it_en
     .await;
 }
 
+/// Of the kernel's IPv4 connections, those with that port at this side and that one at the other, where given: in how
+/// many seconds the kernel probes each that it probes.
+fn probed_in(local: Option<u16>, remote: Option<u16>) -> Vec<Option<u64>> {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the kernel tells");
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let port = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
+    let is = |wanted: Option<u16>, address| wanted.is_none() || port(address) == wanted;
+    let ours = rows.filter(|row| row[3] == "01" && is(local, row[1]) && is(remote, row[2]));
+    // Timer 2 is that of keepalive, in hundredths of a second.
+    let due = |timer: &str| u64::from_str_radix(timer.strip_prefix("02:")?, 16).ok();
+    ours.map(|row| due(row[5]).map(|hundredths| hundredths / 100)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kernel_probes_quiet_connections_on_both_sides_of_the_router() {
+    let (world, _stream) = left_http().await;
+    let client = || probed_in(Some(world.address.port()), None);
+    let cell = || probed_in(None, Some(world.cells[0].address.port()));
+    eventually("each is probed soon", async || {
+        let all: Vec<_> = client().into_iter().chain(cell()).collect();
+        all.len() >= 2 && all.iter().all(|due| due.is_some_and(|seconds| seconds <= 10))
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_lets_a_connection_that_left_http_end_by_itself() {
     let (world, mut stream) = left_http().await;

@@ -59,6 +59,16 @@ async fn what_a_service_may_have_done_is_done_again_only_if_idempotent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_with_a_body_that_never_ends_leaves_its_cell() {
+    let world = world().await;
+    world.cells[0].behave(Behaviour::RestartWithoutEnd);
+    assert_eq!(world.client().await.send(post("/", "x")).await.cell(), "b");
+    assert_eq!(world.hits(), [1, 1]);
+    let left = async || world.serving().await.cells["a"].in_flight == 0;
+    eventually("nothing is under way in a", left).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_word_of_a_newer_orchestrator_is_no_promise_that_nothing_happened() {
     let world = world().await;
     world.cells[0].behave(Behaviour::GiveBack(500, "OutcomeUnknown"));
