@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bulkhead_process::Monotonic;
 use bulkhead_protocol::{Reason, fields};
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri, header};
 use tokio::time::timeout;
 
 use crate::edge::{AttemptError, Connection, Outgoing, UpstreamHead};
@@ -126,6 +126,11 @@ pub(crate) async fn attempt(
         let sent = connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
         match timeout(left, sent).await {
             Ok(Ok(head)) => {
+                // Nobody asked for it, so that there is no telling what the pod takes the connection for.
+                if head.upgrade.is_some() && !message.headers.contains_key(header::UPGRADE) {
+                    let failure = Failure::Unknown(Reason::UpstreamProtocol);
+                    return Err(Failed { failure, body: None });
+                }
                 lease.connection = Some(connection);
                 return judge(head, lease);
             }

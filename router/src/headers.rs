@@ -11,8 +11,9 @@ use http::{HeaderMap, HeaderValue};
 use crate::message::Head;
 
 /// Fields that speak of one connection only (RFC 9110, section 7.6.1), beside those that `connection` names.
-const HOP_BY_HOP: [HeaderName; 7] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
+    HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     header::TE,
@@ -178,6 +179,7 @@ mod tests {
                 ("connection", "keep-alive, x-private"),
                 ("x-private", "1"),
                 ("transfer-encoding", "chunked"),
+                ("http2-settings", "AAMAAABkAAQAAP__"),
                 ("bulkhead-cell", "b"),
                 ("Bulkhead-Anything", "1"),
                 ("expect", "100-continue"),

@@ -306,8 +306,8 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
             answer.headers_mut().insert("connection", "upgrade".parse().expect("a legal value"));
             answer.headers_mut().insert("upgrade", "echo".parse().expect("a legal value"));
             tokio::spawn(async move {
-                let (mut read, mut write) =
-                    tokio::io::split(TokioIo::new(upgrade.await.expect("is upgraded")));
+                let Ok(upgraded) = upgrade.await else { return };
+                let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
                 let _ = tokio::io::copy(&mut read, &mut write).await;
             });
         }

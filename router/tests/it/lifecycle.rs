@@ -276,6 +276,26 @@ async fn the_kernel_probes_quiet_connections_on_both_sides_of_the_router() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_may_not_leave_http_is_not_asked_for_and_a_cell_that_leaves_it_unasked_makes_no_sense() {
+    let world = Setup { cells: vec!["a"], policy: policy("[{cells: [{name: a}]}]"), ..Setup::default() }
+        .start()
+        .await;
+    let h2c = "connection: close, upgrade\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n";
+    let unnamed = "connection: close\r\nupgrade: echo\r\n";
+    for fields in [h2c, unnamed] {
+        world.cells[0].behave(Behaviour::Echo);
+        let request = format!("GET / HTTP/1.1\r\nhost: test\r\n{fields}\r\n");
+        assert!(raw(&world, &request).await.starts_with("HTTP/1.1 200"));
+        let seen = world.cells[0].seen().pop().expect("was hit");
+        for name in ["connection", "upgrade", "http2-settings"] {
+            assert!(!seen.headers.contains_key(name), "{name} after {fields}");
+        }
+        world.cells[0].behave(Behaviour::Upgrade);
+        check_refused(&raw(&world, &request).await, 502, "UpstreamProtocol");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_drain_lets_a_connection_that_left_http_end_by_itself() {
     let (world, mut stream) = left_http().await;
     world.shutdown.trigger();
