@@ -105,7 +105,7 @@ pub struct Limits {
     pub buffer_total: String,
     /// How long a client may take to send a request's head.
     pub header_timeout: Duration,
-    /// How long a client may take to send a request's body.
+    /// How long a client may take to send a request's body. The deadline of its rule may be over sooner.
     pub body_timeout: Duration,
     /// How long a connection may stay idle between requests.
     pub idle_timeout: Duration,

@@ -37,7 +37,7 @@ impl Life {
 
     /// Time until the deadline, which runs from the request's arrival.
     pub(crate) fn left(&self, worker: &Worker, deadline: Duration) -> Duration {
-        (self.began + deadline).saturating_sub(worker.clock().elapsed())
+        self.began.saturating_add(deadline).saturating_sub(worker.clock().elapsed())
     }
 
     pub(crate) fn chose(&mut self, rule: &Rule, cell: &LocalCell) {

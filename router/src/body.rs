@@ -46,8 +46,9 @@ pub(crate) async fn read(
         Ok(Ok(Collected { bytes, over: false })) => Ok(Body::Whole(bytes)),
         Ok(Err(refusal)) => Err(refuse(body, refusal)),
         Err(_) => {
-            let detail = format!("the body did not arrive whole within {patience:?}");
-            Err(Refusal { reason: Reason::RequestTimeout, detail })
+            let detail =
+                "the body did not arrive whole in time (limits.bodyTimeout and the rule's restart.deadline)";
+            Err(Refusal { reason: Reason::RequestTimeout, detail: detail.to_owned() })
         }
     }
 }

@@ -2,6 +2,7 @@
 //! elsewhere, answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_crds::policy::TooLarge;
 use bulkhead_protocol::Reason;
@@ -45,7 +46,7 @@ async fn handle(
     headers::clean_request(&mut head.headers, upgrade.is_some());
 
     let mut room = Reservation::none(worker.listeners(), settings);
-    let payload = read(worker, listener, settings, &head, body, &mut room).await?;
+    let payload = read(worker, listener, life, &head, body, &mut room).await?;
     headers::forwarded(&mut head, peer);
 
     let tried = Tried::default();
@@ -85,34 +86,43 @@ fn admit(listener: &Arc<Listener>, head: &Head) -> Result<Permit, Refusal> {
 async fn read(
     worker: &Worker,
     listener: &Listener,
-    settings: &Settings,
+    life: &Life,
     head: &Head,
     body: Arriving,
     room: &mut Reservation<'_>,
 ) -> Result<Payload, Refusal> {
-    let (limit, too_large) = match body_limit(&worker.table(), listener, head) {
+    let Allowed { length, too_large, deadline } = match allowed(&worker.table(), listener, head) {
         Ok(allowed) => allowed,
         Err(refusal) => return Err(unread(body, refusal)),
     };
-    match body::read(body, limit, room, settings.body_timeout).await? {
+    let patience = listener.settings().body_timeout.min(life.left(worker, deadline));
+    match body::read(body, length, room, patience).await? {
         Body::Whole(bytes) => Ok(Payload::Whole(bytes)),
         Body::TooLarge { read, rest } => match too_large {
             TooLarge::Stream => Ok(Payload::Once(Some(Outgoing::Rest { read, rest }))),
-            TooLarge::Reject => Err(unread(rest, body_too_large(limit))),
+            TooLarge::Reject => Err(unread(rest, body_too_large(length))),
         },
     }
 }
 
-fn body_limit(table: &LocalTable, listener: &Listener, head: &Head) -> Result<(u64, TooLarge), Refusal> {
+/// How long a body may be and take, as far as it can be said before it is read.
+struct Allowed {
+    length: u64,
+    too_large: TooLarge,
+    /// From the request's arrival.
+    deadline: Duration,
+}
+
+fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allowed, Refusal> {
     let view = View::head_alone(head);
     let matched = decide::match_rule(&table.snapshot.table, listener.name(), &view);
     if view.body_was_asked_for() {
         let most = table.snapshot.table.listener(listener.name()).map_or(0, |listener| listener.buffer_limit);
-        return Ok((most, TooLarge::Reject));
+        return Ok(Allowed { length: most, too_large: TooLarge::Reject, deadline: Duration::MAX });
     }
     let rule = matched?;
     let too_large = if rule.key_needs_body() { TooLarge::Reject } else { rule.restart.too_large };
-    Ok((rule.restart.buffer_limit, too_large))
+    Ok(Allowed { length: rule.restart.buffer_limit, too_large, deadline: rule.restart.deadline })
 }
 
 fn malformed(detail: &str) -> Refusal {

@@ -89,7 +89,9 @@ impl Transaction<'_> {
         }
         if self.life.left(self.worker, rule.restart.deadline).is_zero() {
             let detail = "the rule's deadline is over (restart.deadline)".to_owned();
-            return Err(tried.refusal(Refusal { reason: Reason::Timeout, detail }));
+            // Before the first attempt it is the body that took the time, and nothing was sent.
+            let reason = if tried.attempts() == 0 { Reason::RequestTimeout } else { Reason::Timeout };
+            return Err(tried.refusal(Refusal { reason, detail }));
         }
         let key = decide::key(rule, &view, &self.life.id)?;
         let moment = table.snapshot.at(self.worker.clock().millis(), clock::now_unix_millis());

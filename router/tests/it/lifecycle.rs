@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::client::{Client, get, post};
 use crate::fake::{Behaviour, FakeCell};
-use crate::world::{PATIENCE, ROUTER, Setup, World, eventually, policy};
+use crate::world::{PATIENCE, ROUTER, Setup, World, eventually, policy, rules};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_answers_what_is_in_flight_and_then_ends() {
@@ -331,6 +331,26 @@ async fn a_head_that_does_not_come_and_a_connection_that_idles_are_ended() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let answer = raw(&world, "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 5\r\n\r\nab").await;
     assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("RequestTimeout"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_takes_longer_than_the_rules_deadline_was_never_sent() {
+    let all = "  - {name: all, restart: {deadline: 300ms}, groups: [{cells: [{name: a}]}]}\n";
+    let by_body = all.replace("all,", "card, matches: [{all: [{jsonPointer: /card, exact: x}]}],");
+    let world = Setup { cells: vec!["a"], policy: rules(all), ..Setup::default() }.start().await;
+    let head = "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 12\r\n\r\n";
+    let late = raw(&world, &format!("{head}{{\"card\"")).await;
+    assert!(late.starts_with("HTTP/1.1 408") && late.contains("RequestTimeout"), "{late}");
+    // Where it takes the body to find the rule, its deadline is known afterwards.
+    world.write("policy.yaml", &rules(&by_body));
+    world.serves("RoutingPolicy/default/shop", 2).await;
+    let mut stream = TcpStream::connect(world.address).await.expect("connects");
+    stream.write_all(format!("{head}{{\"card\"").as_bytes()).await.expect("writes");
+    let early = tokio::time::timeout(Duration::from_millis(400), stream.read_u8()).await;
+    assert!(early.is_err(), "the body is waited for: {early:?}");
+    stream.write_all(b":\"x\"}").await.expect("writes");
+    assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 408"));
+    assert_eq!(world.hits(), [0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
