@@ -29,9 +29,9 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Path and query, as they go to the cell.
-    pub(crate) fn path_and_query(&self) -> &str {
-        self.target.path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
+    /// Path and query, as they go to the cell: in origin form, whatever the client sent.
+    pub(crate) fn origin(&self) -> Uri {
+        self.target.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
     }
 
     /// Host with its port, from an absolute target before the header (RFC 9112, section 3.2.2).

@@ -10,7 +10,7 @@ use bulkhead_protocol::Reason;
 use bulkhead_routing::table::{CellIndex, Rule};
 use bulkhead_routing::{Refusal, decide};
 use bytes::Bytes;
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, header};
 
 use crate::answer::Life;
 use crate::attempt::{Failed, Message, pick};
@@ -152,9 +152,7 @@ impl Transaction<'_> {
                 deadline_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             },
         );
-        // Origin form, whatever the client sent. What was parsed as a target is one.
-        let target = Uri::try_from(self.head.path_and_query()).unwrap_or_default();
-        Message { method: self.head.method.clone(), target, headers }
+        Message { method: self.head.method.clone(), target: self.head.origin(), headers }
     }
 
     /// What follows an attempt without an answer: another, or the reason why there is none.

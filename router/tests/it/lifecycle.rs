@@ -158,12 +158,14 @@ async fn old_and_odd_clients_are_served_or_told() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     let answer = raw(&world, "GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("Malformed"), "{answer}");
-    let answer =
-        raw(&world, "GET http://shop:81/abs HTTP/1.1\r\nhost: other\r\nconnection: close\r\n\r\n").await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let seen: Vec<_> =
-        world.cells.iter().flat_map(|cell| cell.seen()).filter(|seen| seen.target == "/abs").collect();
-    assert_eq!(seen[0].headers["host"], "shop:81");
+    for (absolute, origin) in [("/abs", "/abs"), ("?q=1", "/?q=1"), ("", "/")] {
+        world.cells.iter().for_each(|cell| drop(cell.seen()));
+        let request =
+            format!("GET http://shop:81{absolute} HTTP/1.1\r\nhost: other\r\nconnection: close\r\n\r\n");
+        assert!(raw(&world, &request).await.starts_with("HTTP/1.1 200"));
+        let seen = world.cells.iter().flat_map(|cell| cell.seen()).next().expect("was hit");
+        assert_eq!((&*seen.target, &seen.headers["host"]), (origin, &"shop:81".parse().expect("legal")));
+    }
     let answer = raw(
         &world,
         "POST / HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
