@@ -1,7 +1,9 @@
 //! Which header fields go on and which end here (RFC 9110, section 7.6.1). Pure.
 
 use bulkhead_protocol::fields;
-use http::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -12,6 +14,10 @@ pub(crate) const REASON: HeaderName = HeaderName::from_static(fields::REASON);
 
 /// Removes what concerns one connection only: the fixed list, and what `connection` names.
 pub(crate) fn end_hop(headers: &mut HeaderMap) {
+    // A length beside it says nothing of the body (RFC 9112, section 6.3).
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -43,8 +49,7 @@ pub(crate) fn drop_ours(headers: &mut HeaderMap) {
 
 /// Leaves what may go with another body than the one that the fields came with.
 pub(crate) fn end_body(headers: &mut HeaderMap) {
-    for name in [http::header::CONTENT_LENGTH, http::header::CONTENT_ENCODING, http::header::EXPECT, TRAILER]
-    {
+    for name in [CONTENT_LENGTH, http::header::CONTENT_ENCODING, http::header::EXPECT, TRAILER] {
         headers.remove(name);
     }
 }
@@ -93,7 +98,12 @@ mod tests {
         );
         check(
             end_hop,
-            &[("te", "trailers"), ("transfer-encoding", "chunked"), ("upgrade", "h2c")],
+            &[
+                ("te", "trailers"),
+                ("transfer-encoding", "chunked"),
+                ("content-length", "3"),
+                ("upgrade", "h2c"),
+            ],
             &[("te", "trailers")],
         );
         check(end_hop, &[("te", "gzip")], &[]);

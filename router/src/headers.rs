@@ -63,6 +63,10 @@ fn clean(headers: &mut HeaderMap) {
         .filter_map(|name| HeaderName::try_from(name.trim()).ok())
         .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
         .collect();
+    // A length beside it says nothing of the body (RFC 9112, section 6.3).
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
@@ -198,6 +202,11 @@ mod tests {
             false,
             &[("host", "shop"), ("content-length", "3")],
         );
+    }
+
+    #[test]
+    fn a_length_beside_an_encoding_for_one_connection_goes_with_it() {
+        check(&[("content-length", "3"), ("transfer-encoding", "chunked")], false, &[]);
     }
 
     #[test]
