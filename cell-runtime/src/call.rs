@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bulkhead_process::connect::http1;
+use bulkhead_process::connect::{http1, say_chunked};
 use bulkhead_protocol::Reason;
 use http::{Request, Response};
 use hyper::client::conn::http1::SendRequest;
@@ -52,6 +52,7 @@ pub(crate) async fn call(
     service: &Service,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, CallError> {
+    say_chunked(&mut request);
     let mut tried = Vec::new();
     let mut detail = String::new();
     for _ in 0..MAX_TRIES {

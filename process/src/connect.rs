@@ -7,8 +7,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::Request;
 use hyper::body::Body;
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -57,6 +59,14 @@ where
         }
     });
     Ok(sender)
+}
+
+/// Says that the body comes in chunks where its length is unknown: hyper would take a GET with such a body for one
+/// without, and send none of it.
+pub fn say_chunked<B: Body>(request: &mut Request<B>) {
+    if request.body().size_hint().exact().is_none() {
+        request.headers_mut().insert(header::TRANSFER_ENCODING, header::HeaderValue::from_static("chunked"));
+    }
 }
 
 /// A connection, whatever protects it.

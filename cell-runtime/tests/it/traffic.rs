@@ -225,6 +225,23 @@ async fn trailers_of_a_service_pass_without_our_fields() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_get_in_chunks_keeps_its_body() {
+    let routes = axum::Router::new()
+        .route("/readyz", on_get(async || ""))
+        .route("/search", on_get(async |body: String| body));
+    let web = Pod::routes(routes).await;
+    let runtime = start_ready(config(&[&web])).await;
+    let mut stream = tokio::net::TcpStream::connect(runtime.addresses.traffic).await.expect("connects");
+    let request =
+        b"GET /search HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n\
+        5\r\nquery\r\n0\r\n\r\n";
+    stream.write_all(request).await.expect("writes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("reads");
+    assert!(answer.ends_with("\r\n\r\nquery"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_to_post_without_body_keeps_its_status_and_fields() {
     let routes = axum::Router::new()
         .route("/readyz", on_get(async || ""))

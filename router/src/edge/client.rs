@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bulkhead_process::Connector;
-use bulkhead_process::connect::http1;
+use bulkhead_process::connect::{http1, say_chunked};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use hyper::client::conn::http1::SendRequest;
 
@@ -88,6 +88,7 @@ impl Connection {
         *request.method_mut() = method.clone();
         *request.uri_mut() = target;
         *request.headers_mut() = headers;
+        say_chunked(&mut request);
         match self.sender.try_send_request(request).await {
             Ok(mut response) => {
                 let upgrade = UpgradedCell::agreed(&mut response);

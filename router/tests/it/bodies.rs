@@ -59,6 +59,10 @@ async fn a_rule_may_stream_what_is_too_large_to_hold() {
     assert!(client.send(post("/", bytes(1024 * 1024))).await.body == bytes(1024 * 1024));
     assert!(client.send(chunked("/", 1_000, 1_000)).await.body == bytes(1_000).repeat(1_000));
     assert!(client.send(post("/", bytes(10))).await.body == bytes(10));
+    let mut unusual = chunked("/", 1_000, 1_000);
+    *unusual.method_mut() = http::Method::GET;
+    unusual.headers_mut().insert("transfer-encoding", "chunked".parse().expect("legal"));
+    assert!(client.send(unusual).await.body == bytes(1_000).repeat(1_000), "a GET lost its body");
 }
 
 #[tokio::test(flavor = "multi_thread")]
