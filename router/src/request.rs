@@ -7,7 +7,7 @@ use std::time::Duration;
 use bulkhead_crds::policy::TooLarge;
 use bulkhead_protocol::Reason;
 use bulkhead_routing::{Refusal, decide};
-use http::Method;
+use http::{Method, header};
 
 use crate::answer::{Life, answered, refused};
 use crate::attempt::attempt;
@@ -75,8 +75,9 @@ fn admit(listener: &Arc<Listener>, head: &Head) -> Result<Permit, Refusal> {
     if head.method == Method::CONNECT {
         return Err(malformed("CONNECT is for proxies, and this is none"));
     }
-    if head.authority().is_none() && !head.http10 {
-        return Err(malformed("HTTP/1.1 needs a host field (RFC 9112, section 3.2)"));
+    let hosts = head.headers.get_all(header::HOST).iter().count();
+    if hosts > 1 || (head.authority().is_none() && !head.http10) {
+        return Err(malformed("HTTP/1.1 needs one host field (RFC 9112, section 3.2)"));
     }
     Ok(permit)
 }
