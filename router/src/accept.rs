@@ -12,7 +12,7 @@ use bulkhead_protocol::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Interval, timeout};
 
 use crate::answer::{problem, unreadable};
 use crate::edge::{Kick, Phase, Watch, last_answer, serve_connection};
@@ -74,7 +74,9 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
                     doors.open.borrow_mut().remove(&name);
                 }
                 Some(Command::Drain { within }) => {
-                    let drained = timeout(within, doors.drain()).await;
+                    let drained = timeout(within, doors.drain());
+                    // What overstays holds up nobody's drain.
+                    let drained = while_sweeping(&doors, &mut sweep, drained).await;
                     if drained.is_err() {
                         let left = doors.connections.borrow().len();
                         tracing::warn!(connections = left, "the time to drain is over; what is left is cut");
@@ -83,6 +85,16 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
                     return;
                 }
             },
+            _ = sweep.tick() => doors.sweep(),
+        }
+    }
+}
+
+async fn while_sweeping<T>(doors: &Doors, sweep: &mut Interval, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = work.as_mut() => return done,
             _ = sweep.tick() => doors.sweep(),
         }
     }

@@ -32,6 +32,21 @@ async fn a_drain_answers_what_is_in_flight_and_then_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_drain_does_not_wait_for_a_head_that_does_not_come() {
+    let limits = "{headerTimeout: 300ms}";
+    let world = Setup { threads: 1, limits, ..Setup::default() }.start().await;
+    world.write("router.yaml", &ROUTER.replace("LIMITS", limits).replace("5s", "60s"));
+    world.serves("Router/main", 2).await;
+    let mut stream = TcpStream::connect(world.address).await.expect("connects");
+    stream.write_all(b"GET / HTTP/1.1\r\n").await.expect("writes");
+    // On the same thread, which has read what came before.
+    assert_eq!(world.client().await.send(get("/")).await.status, 200);
+    world.shutdown.trigger();
+    let ended = tokio::time::timeout(PATIENCE, world.router.ended()).await;
+    ended.expect("does not take the drain's whole time").expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_router_that_stops_goes_on_accepting_for_a_while() {
     let world = Setup { drain_delay: Duration::from_secs(2), ..Setup::default() }.start().await;
     world.shutdown.trigger();
