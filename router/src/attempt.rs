@@ -17,7 +17,7 @@ use crate::live::CellLive;
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::pool::Pool;
 use crate::restart::Failure;
-use crate::worker::{LocalCell, RuleUse, Worker};
+use crate::worker::{LocalCell, LocalTable, RuleUse, Worker};
 
 /// How long a connection to a pod may take: it is in the same cluster, and another pod may answer sooner.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -74,7 +74,8 @@ pub(crate) struct Message {
 
 /// An attempt without an answer for the client.
 pub(crate) struct Failed {
-    pub(crate) failure: Failure,
+    /// None where another table came into force before anything was sent, so that the cell has to be chosen anew.
+    pub(crate) failure: Option<Failure>,
     /// The body, where nothing of it went out.
     pub(crate) body: Option<Outgoing>,
 }
@@ -92,9 +93,11 @@ pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>]) -> Option<Rc<Pool>> {
     Some(Rc::clone(if other.in_flight() < one.in_flight() { other } else { one }))
 }
 
-/// Makes the attempt. The cell has counted it already; the lease takes that over.
+/// Makes the attempt in a cell that was chosen from that table. The cell has counted it already; the lease takes that
+/// over.
 pub(crate) async fn attempt(
     worker: &Worker,
+    table: &LocalTable,
     cell: &LocalCell,
     pool: &Rc<Pool>,
     message: Message,
@@ -119,16 +122,21 @@ pub(crate) async fn attempt(
             Some(connection) => (connection, false),
             None => match connect(worker, pool, until).await {
                 Ok(connection) => (connection, true),
-                Err(failure) => return Err(Failed { failure, body: Some(body) }),
+                Err(failure) => return Err(Failed { failure: Some(failure), body: Some(body) }),
             },
         };
+        // The cell may have lost its share while the connection was made.
+        if !worker.is_newest(table) {
+            pool.give_back(connection, clock.millis());
+            return Err(Failed { failure: None, body: Some(body) });
+        }
         let left = until.saturating_sub(clock.elapsed());
         let sent = connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
         match timeout(left, sent).await {
             Ok(Ok(head)) => {
                 // Nobody asked for it, so that there is no telling what the pod takes the connection for.
                 if head.upgrade.is_some() && !message.headers.contains_key(header::UPGRADE) {
-                    let failure = Failure::Unknown(Reason::UpstreamProtocol);
+                    let failure = Some(Failure::Unknown(Reason::UpstreamProtocol));
                     return Err(Failed { failure, body: None });
                 }
                 lease.connection = Some(connection);
@@ -138,7 +146,7 @@ pub(crate) async fn attempt(
             Ok(Err(AttemptError::Stale { body: unsent })) if !fresh => body = unsent,
             Ok(Err(AttemptError::Stale { body })) => {
                 return Err(Failed {
-                    failure: Failure::NotProcessed(Reason::ConnectFailed),
+                    failure: Some(Failure::NotProcessed(Reason::ConnectFailed)),
                     body: Some(body),
                 });
             }
@@ -148,14 +156,14 @@ pub(crate) async fn attempt(
             Ok(Err(error @ AttemptError::Protocol(_))) => {
                 return Err(unknown(cell, Reason::UpstreamProtocol, &error));
             }
-            Err(_) => return Err(Failed { failure: Failure::Unknown(Reason::Timeout), body: None }),
+            Err(_) => return Err(Failed { failure: Some(Failure::Unknown(Reason::Timeout)), body: None }),
         }
     }
 }
 
 fn unknown(cell: &LocalCell, reason: Reason, error: &AttemptError) -> Failed {
     tracing::debug!(cell = &*cell.live.name, %error, "an attempt failed");
-    Failed { failure: Failure::Unknown(reason), body: None }
+    Failed { failure: Some(Failure::Unknown(reason)), body: None }
 }
 
 async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Connection, Failure> {
@@ -184,5 +192,58 @@ fn judge(mut head: UpstreamHead, lease: Lease) -> Result<(UpstreamHead, Lease), 
     head.body.attach(lease);
     let body = head.body;
     tokio::task::spawn_local(timeout(DISCARD, body.discard(DISCARD_BYTES)));
-    Err(Failed { failure, body: None })
+    Err(Failed { failure: Some(failure), body: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use arc_swap::ArcSwap;
+    use bytes::Bytes;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::live::Registry;
+    use crate::objects::Pod;
+    use crate::snapshot::Snapshot;
+    use crate::worker::Shared;
+
+    #[tokio::test]
+    async fn nothing_is_sent_to_a_cell_that_was_chosen_from_a_table_no_longer_in_force() {
+        let metrics = PathMetrics::register(&prometheus::Registry::new()).expect("are registered once");
+        let shared = Arc::new(Shared {
+            current: Arc::new(ArcSwap::from_pointee(Snapshot::default())),
+            listeners: Arc::default(),
+            metrics: metrics.clone(),
+            clock: Monotonic::start(),
+            refused: mpsc::channel(1).0,
+            draining: AtomicBool::new(false),
+        });
+        let worker = Worker::new(Arc::clone(&shared));
+        let socket = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let at = socket.local_addr().expect("is bound");
+        let pod = Registry::default().pod(Pod { traffic: at, health: at });
+        let pool = Rc::new(Pool::new(pod));
+        let live = Arc::new(CellLive::new("a"));
+        assert!(live.admit(Duration::ZERO, || u32::MAX));
+        let cell = LocalCell { live, pods: vec![Rc::clone(&pool)], counts: Rc::new(metrics.local("a")) };
+        let table = worker.table();
+        shared.current.store(Arc::new(Snapshot::default()));
+
+        let message = Message { method: Method::POST, target: Uri::default(), headers: HeaderMap::new() };
+        let body = Outgoing::Whole(Bytes::from_static(b"x"));
+        let limit = Duration::from_secs(5);
+        let failed = attempt(&worker, &table, &cell, &pool, message, body, limit).await.err();
+        let failed = failed.expect("has no answer");
+        assert!(failed.failure.is_none() && failed.body.is_some());
+        assert_eq!((cell.live.in_flight(), pool.in_flight()), (0, 0));
+        let (mut stream, _) = socket.accept().await.expect("was connected to");
+        drop((cell, pool));
+        let mut sent = Vec::new();
+        stream.read_to_end(&mut sent).await.expect("is closed");
+        assert!(sent.is_empty(), "{sent:?}");
+    }
 }

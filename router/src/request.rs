@@ -57,7 +57,8 @@ async fn handle(
         let Some((cell, pool)) = transaction.enter(&table, rule, index) else { continue };
         let limit = transaction.limit(rule);
         let message = transaction.message(cell, limit);
-        match attempt(worker, cell, &pool, message, transaction.payload.take(), limit).await {
+        let body = transaction.payload.take();
+        match attempt(worker, &table, cell, &pool, message, body, limit).await {
             Ok(answer) => break answer,
             Err(failed) => transaction.after(rule, cell, pool, failed)?,
         }

@@ -164,9 +164,10 @@ impl Transaction<'_> {
         failed: Failed,
     ) -> Result<(), Refusal> {
         let Failed { failure, body } = failed;
+        self.payload.give_back(body);
+        let Some(failure) = failure else { return Ok(()) };
         self.worker.metrics().failed_attempt(&cell.live.name, failure.reason());
         self.tried.pod(pool);
-        self.payload.give_back(body);
         let left = self.life.left(self.worker, rule.restart.deadline);
         let next = restart::decide(&Situation {
             failure,

@@ -135,6 +135,10 @@ impl Worker {
         Rc::clone(&table)
     }
 
+    pub(crate) fn is_newest(&self, table: &LocalTable) -> bool {
+        Arc::ptr_eq(&self.shared.current.load(), &table.snapshot)
+    }
+
     /// What this thread keeps for a cell of that table.
     pub(crate) fn cell<'t>(&self, table: &'t LocalTable, index: CellIndex) -> Option<&'t LocalCell> {
         let place = table.cells.get(index.0 as usize)?;
