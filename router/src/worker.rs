@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::budget::Budget;
 use crate::listener::Listeners;
-use crate::live::CellLive;
+use crate::live::{CellLive, PodLive};
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::objects::Pod;
 use crate::pool::Pool;
@@ -150,7 +150,7 @@ impl Worker {
         }))
     }
 
-    fn pool(&self, pod: &Arc<crate::live::PodLive>) -> Rc<Pool> {
+    fn pool(&self, pod: &Arc<PodLive>) -> Rc<Pool> {
         let mut pools = self.pools.borrow_mut();
         match pools.get(&pod.at) {
             // A pod that went and came back is another one to the health thread.
@@ -184,14 +184,26 @@ impl Worker {
         RuleUse(budget)
     }
 
+    /// Has the table hold the connections to its pods, also of cells that no request has asked for since it came.
+    fn hold_pools(&self, table: &LocalTable) {
+        for (index, _) in table.snapshot.table.cells() {
+            let is_known = |pod: &Arc<PodLive>| self.pools.borrow().contains_key(&pod.at);
+            if table.snapshot.pods(index).iter().any(is_known) {
+                self.cell(table, index);
+            }
+        }
+    }
+
     /// What happens a few times a second: counts are handed in, and what is no longer needed goes.
     pub(crate) fn sweep(&self) {
         let now = self.clock().millis();
         let table = self.table();
-        self.counts.borrow().values().for_each(|counts| counts.flush());
+        self.hold_pools(&table);
         self.pools.borrow().values().for_each(|pool| pool.sweep(now));
+        self.counts.borrow().values().for_each(|counts| counts.flush());
         // Held by the table or by an attempt under way, else gone.
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
+        self.counts.borrow_mut().retain(|_, counts| Rc::strong_count(counts) > 1);
         let rules = table.snapshot.table.rules().len();
         let mut budgets = self.budgets.borrow_mut();
         if budgets.len() > 2 * rules + 16 {

@@ -63,6 +63,7 @@ struct Inner {
     behaviour: Mutex<Behaviour>,
     seen: Mutex<VecDeque<Seen>>,
     hits: AtomicU64,
+    connections: AtomicU64,
     says: watch::Sender<(bool, String)>,
     mute: AtomicBool,
     capacity: Mutex<Option<u32>>,
@@ -104,6 +105,7 @@ impl FakeCell {
             behaviour: Mutex::new(Behaviour::Echo),
             seen: Mutex::default(),
             hits: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             says: watch::Sender::new((true, "Ready".to_owned())),
             mute: AtomicBool::new(false),
             capacity: Mutex::new(None),
@@ -128,6 +130,11 @@ impl FakeCell {
 
     pub(crate) fn hits(&self) -> u64 {
         self.inner.hits.load(Ordering::SeqCst)
+    }
+
+    /// Connections for transactions so far.
+    pub(crate) fn connections(&self) -> u64 {
+        self.inner.connections.load(Ordering::SeqCst)
     }
 
     /// Requests since the last call.
@@ -191,6 +198,9 @@ async fn accept(
     health: bool,
 ) {
     while let Ok((stream, _)) = listener.accept().await {
+        if !health {
+            inner.connections.fetch_add(1, Ordering::SeqCst);
+        }
         let task = tokio::spawn(serve(stream, Arc::clone(&inner), health));
         open.lock().expect("no test panics here").push(task);
     }

@@ -208,6 +208,29 @@ async fn a_new_rule_is_served_while_requests_flow_and_none_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_edit_closes_no_connection_to_a_cell_that_is_quiet_meanwhile() {
+    let text = rules(
+        "  - {name: a, matches: [{all: [{attribute: path, exact: /a}]}], groups: [{cells: [{name: a}]}]}
+  - {name: b, groups: [{cells: [{name: b}]}]}
+",
+    );
+    let world = Setup { policy: text, threads: 1, ..Setup::default() }.start().await;
+    let mut client = world.client().await;
+    assert_eq!(client.send(get("/a")).await.cell(), "a");
+    world.set_weight(1, 99);
+    world.serves("Cell/b", 2).await;
+    assert_eq!(client.send(get("/b")).await.cell(), "b");
+    // Counts are handed in when the thread looks after its connections.
+    eventually("the thread has looked", async || {
+        let text = world.metrics().await;
+        text.contains("bulkhead_router_requests_total{cell=\"b\",outcome=\"2xx\"} 1\n")
+    })
+    .await;
+    assert_eq!(client.send(get("/a")).await.cell(), "a");
+    assert_eq!(world.cells[0].connections(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_decision_can_be_asked_about_without_a_request() {
     let text =
         rules("  - {name: all, key: {header: x-account}, groups: [{cells: [{name: a}, {name: b}]}]}\n");
