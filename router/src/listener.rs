@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bulkhead_crds::router::Limits;
+use bulkhead_routing::table::bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Connections that the kernel may hold before a worker accepts them.
@@ -35,25 +36,13 @@ impl Settings {
             connections: limits.connections,
             in_flight: limits.in_flight,
             header_bytes: limits.header_bytes,
-            buffer_total: bytes(&limits.buffer_total),
+            // The schema lets in sizes alone, of which some are too large for a number.
+            buffer_total: bytes(&limits.buffer_total).unwrap_or(u64::MAX),
             header_timeout: limits.header_timeout.get(),
             body_timeout: limits.body_timeout.get(),
             idle_timeout: limits.idle_timeout.get(),
         }
     }
-}
-
-/// A size such as `256Mi`. The schema lets nothing else in; what is no size after all is no room.
-fn bytes(text: &str) -> u64 {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" => 1,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        _ => 0,
-    };
-    digits.parse::<u64>().unwrap_or(0).saturating_mul(unit)
 }
 
 /// One listener of this process, over all its threads.
@@ -262,14 +251,6 @@ mod tests {
         assert!(one.grow(1000) && !two.grow(100) && two.grow(24));
         drop(one);
         assert_eq!(listeners.buffered(), 24);
-    }
-
-    #[test]
-    fn sizes_are_read_with_their_units() {
-        for (text, expected) in [("512", 512), ("256Ki", 262_144), ("1Mi", 1_048_576), ("2Gi", 2_147_483_648)]
-        {
-            assert_eq!(bytes(text), expected, "{text}");
-        }
     }
 
     #[test]
