@@ -85,11 +85,9 @@ impl Listener {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// How many requests a cell may have under way before it takes no more of this listener's. Cells count those of all
-    /// listeners together, so that the limit holds only while this listener is more than half full.
-    pub(crate) fn most_in_one_cell(&self) -> u32 {
-        let half = self.settings.load().in_flight.div_ceil(2);
-        if self.in_flight() > half { half } else { u32::MAX }
+    /// How many requests a cell may have under way before it takes no more of this listener's.
+    pub(crate) fn most_in_one_cell(&self, another_serves: impl FnOnce() -> bool) -> u32 {
+        most_in_one_cell(self.settings.load().in_flight, self.in_flight(), another_serves)
     }
 
     /// Room for one more connection, given back when the permit goes.
@@ -101,6 +99,14 @@ impl Listener {
     pub(crate) fn begin(self: &Arc<Self>) -> Option<Permit> {
         Permit::take(self, |listener| &listener.in_flight, self.settings.load().in_flight)
     }
+}
+
+/// A cell that is ready and hangs must leave room for those that answer: half of what the listener has, while another
+/// cell serves. Cells count the requests of all listeners together, so that it holds only while this listener is more
+/// than half full.
+fn most_in_one_cell(room: u32, in_flight: u32, another_serves: impl FnOnce() -> bool) -> u32 {
+    let half = room.div_ceil(2);
+    if in_flight > half && another_serves() { half } else { u32::MAX }
 }
 
 /// One counted thing of a listener.
@@ -251,6 +257,19 @@ mod tests {
         assert!(one.grow(1000) && !two.grow(100) && two.grow(24));
         drop(one);
         assert_eq!(listeners.buffered(), 24);
+    }
+
+    #[test]
+    fn a_cell_takes_half_of_a_listener_that_is_more_than_half_full_while_another_serves() {
+        let check = |room, in_flight, another_serves, expected| {
+            let most = most_in_one_cell(room, in_flight, || another_serves);
+            assert_eq!(most, expected, "{in_flight} of {room}, another serves: {another_serves}");
+        };
+        check(10, 6, true, 5);
+        check(10, 5, true, u32::MAX);
+        check(10, 6, false, u32::MAX);
+        check(5, 4, true, 3);
+        check(1, 1, true, u32::MAX);
     }
 
     #[test]

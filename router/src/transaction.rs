@@ -115,12 +115,8 @@ impl Transaction<'_> {
             return None;
         };
         self.life.chose(rule, cell);
-        // A cell that does not answer must leave room for those that do.
-        let most = || {
-            let most = self.listener.most_in_one_cell();
-            let crowded = most < u32::MAX && table.snapshot.serves_beside(index, clock::now_unix_millis());
-            if crowded { most } else { u32::MAX }
-        };
+        let another_serves = || table.snapshot.serves_beside(index, clock::now_unix_millis());
+        let most = || self.listener.most_in_one_cell(another_serves);
         if !cell.live.admit(self.worker.clock().elapsed(), most) {
             self.tried.full(cell);
             return None;
