@@ -11,4 +11,5 @@ mod lifecycle;
 mod restarts;
 mod routing;
 mod sources;
+mod upgrades;
 mod world;
