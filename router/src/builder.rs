@@ -1,5 +1,5 @@
 //! The thread that owns the objects and makes tables of them: changes in, whole snapshots out. It never waits for the
-//! request path, and the request path never for it.
+//! request path or the disk, and the request path never for it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::disk::Disk;
 use crate::live::Registry;
 use crate::metrics::TableMetrics;
 use crate::names::Names;
 use crate::objects::{Change, Kind, Objects, Pod, Set, Touched};
 use crate::snapshot::{About, Snapshot};
-use crate::table_file;
 
 /// Changes that come this close together make one table.
 const TOGETHER: Duration = Duration::from_millis(5);
@@ -29,8 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REFUSE_OLDER_MS: u64 = 60_000;
 /// Between two looks at what waits for time to pass.
 const TICK: Duration = Duration::from_millis(250);
-/// Least time between two writes of the table file, in milliseconds.
-const WRITE_EVERY_MS: u64 = 1_000;
 
 /// What the builder works with and for.
 pub(crate) struct Builder {
@@ -49,7 +47,8 @@ pub(crate) struct Builder {
 /// What the builder remembers between tables.
 #[derive(Default)]
 struct Memory {
-    objects: Objects,
+    /// Copied by a change only while the table file is made of them.
+    objects: Arc<Objects>,
     /// Changes not yet in a table.
     pending: Touched,
     registry: Registry,
@@ -60,9 +59,13 @@ struct Memory {
     /// Newest generation served of each object, by UID.
     generations: HashMap<String, i64>,
     older_since_ms: Option<u64>,
-    disk_tried: bool,
-    unwritten: bool,
-    written_ms: u64,
+    disk: Option<Disk>,
+}
+
+impl Memory {
+    fn take(&mut self, change: Change) {
+        self.pending = self.pending.and(change(Arc::make_mut(&mut self.objects)));
+    }
 }
 
 impl Builder {
@@ -71,52 +74,53 @@ impl Builder {
     /// # Errors
     /// Never: what goes wrong with a table leaves the one before in force.
     pub(crate) async fn run(self, mut changes: mpsc::Receiver<Change>) -> anyhow::Result<()> {
-        let mut memory = Memory::default();
+        let disk = self
+            .table_file
+            .clone()
+            .map(|path| Disk::new(path, self.router.clone(), self.metrics.write_failures.clone()));
+        let mut memory = Memory { disk, ..Memory::default() };
         loop {
             match timeout(TICK, changes.recv()).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(first)) => {
-                    memory.pending = memory.pending.and(first(&mut memory.objects));
+                    memory.take(first);
                     sleep(TOGETHER).await;
                     while let Ok(change) = changes.try_recv() {
-                        memory.pending = memory.pending.and(change(&mut memory.objects));
+                        memory.take(change);
                     }
                 }
-                Err(_) => self.tick(&mut memory).await,
+                Err(_) => self.pass(&mut memory).await,
             }
             let now = self.clock.millis();
             if memory.pending.any() && memory.objects.complete() && !self.refuses(&mut memory, now) {
-                let objects = std::mem::take(&mut memory.objects);
-                memory.unwritten |= self.publish(&mut memory, &objects, false).await;
-                memory.objects = objects;
+                let objects = Arc::clone(&memory.objects);
+                let published = self.publish(&mut memory, &objects, false).await;
                 memory.pending = Touched::default();
+                if let Some(disk) = memory.disk.as_mut().filter(|_| published) {
+                    disk.changed();
+                }
             }
-            self.write(&mut memory).await;
+            // What is pending is not what is served.
+            if let Some(disk) = memory.disk.as_mut().filter(|_| !memory.pending.any()) {
+                disk.write(&memory.objects, now);
+            }
         }
     }
 
     /// What happens because time passes.
-    async fn tick(&self, memory: &mut Memory) {
+    async fn pass(&self, memory: &mut Memory) {
         let now = self.clock.millis();
         if memory.names.is_due(now) {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
         let waited = u128::from(now) >= PATIENCE.as_millis();
-        if let Some(path) = &self.table_file
-            && waited
-            && !memory.disk_tried
+        if waited
             && memory.version == 0
             && !memory.objects.complete()
+            && let Some(objects) = memory.disk.as_mut().and_then(Disk::last)
         {
-            memory.disk_tried = true;
-            match table_file::read(path, &self.router) {
-                Ok(objects) => {
-                    tracing::warn!(file = %path.display(), "the API server does not answer; serving the last table from disk");
-                    memory.pending = memory.pending.and(Touched::TABLE);
-                    self.publish(memory, &objects, true).await;
-                }
-                Err(unusable) => tracing::warn!(%unusable, "no table to start from"),
-            }
+            memory.pending = memory.pending.and(Touched::TABLE);
+            self.publish(memory, &objects, true).await;
         }
     }
 
@@ -212,27 +216,6 @@ impl Builder {
         }
         Snapshot { version: memory.version, table, cells, pods, about: Arc::clone(&memory.about) }
     }
-
-    /// Writes the objects to disk, now and then and on a thread that may wait for the disk.
-    async fn write(&self, memory: &mut Memory) {
-        let now = self.clock.millis();
-        let (Some(path), true) = (&self.table_file, memory.unwritten) else { return };
-        if memory.written_ms > 0 && now - memory.written_ms < WRITE_EVERY_MS {
-            return;
-        }
-        memory.unwritten = false;
-        memory.written_ms = now.max(1);
-        let bytes = match table_file::encode(&self.router, &memory.objects) {
-            Ok(bytes) => bytes,
-            Err(error) => return tracing::error!(%error, "the table cannot be written as JSON"),
-        };
-        let path = path.clone();
-        let written = tokio::task::spawn_blocking(move || table_file::write(&path, &bytes)).await;
-        if let Ok(Err(error)) = written {
-            self.metrics.write_failures.inc();
-            tracing::error!(%error, "the table file cannot be written; a start without the API server would find the one before");
-        }
-    }
 }
 
 /// Generation and UID of every object, by `KIND/NAME` or `KIND/NAMESPACE/NAME`.
@@ -289,7 +272,7 @@ mod tests {
         let builder = builder();
         let mut memory = Memory { generations: HashMap::from([("a".to_owned(), 7)]), ..Memory::default() };
         let mut check = |generation, now, expected| {
-            memory.objects.cells.replace(vec![cell(generation)]);
+            Arc::make_mut(&mut memory.objects).cells.replace(vec![cell(generation)]);
             assert_eq!(builder.refuses(&mut memory, now), expected, "{generation} at {now}");
         };
         check(7, 0, false);

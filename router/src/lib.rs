@@ -9,6 +9,7 @@ mod body;
 mod budget;
 mod builder;
 mod config;
+mod disk;
 mod edge;
 mod headers;
 mod health;

@@ -39,6 +39,8 @@ pub(crate) enum Unusable {
     Garbage { path: PathBuf, source: serde_json::Error },
     #[error("{path} has format {format} for router {router:?}, which is not this router's: remove it")]
     Foreign { path: PathBuf, format: u32, router: String },
+    #[error("the thread that read the table failed: {0}")]
+    Broken(#[from] tokio::task::JoinError),
 }
 
 /// The objects as they are written.

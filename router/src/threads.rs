@@ -1,12 +1,16 @@
 //! Threads of the process, each with a runtime of its own, so that none can deafen another.
 
 use std::io;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use bulkhead_process::Shutdown;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
+
+/// How long what is on its way to the disk may take at the end.
+const DISK: Duration = Duration::from_secs(1);
 
 /// A thread that was started.
 pub(crate) struct Thread {
@@ -47,6 +51,8 @@ where
                 () = stop.requested() => Ok(()),
             }
         });
+        drop(local);
+        runtime.shutdown_timeout(DISK);
         // Where the work panicked, this is dropped unsent, which the other side takes for an error.
         let _ = done.send(ended);
     })?;

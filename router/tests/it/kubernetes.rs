@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::api::FakeApi;
 use crate::client::{Answer, Client, get};
 use crate::fake::FakeCell;
-use crate::world::{ROUTER, documents, even, eventually, rules};
+use crate::world::{ROUTER, documents, even, eventually, hanging_file, rules};
 
 /// A router that reads a fake API server.
 struct Cluster {
@@ -212,6 +212,19 @@ async fn the_table_on_disk_serves_until_every_list_is_whole_and_no_cell_is_missi
     };
     eventually("the whole lists are served", whole).await;
     assert!(cluster.cells.iter().all(|cell| cell.open_streams() == 1 && cell.streams() == 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_hangs_does_not_keep_the_table_of_the_api_server_waiting() {
+    let cluster = Cluster::start(|api| api.hold("endpointslices")).await;
+    let table = cluster.folder.path().join("table.json");
+    hanging_file(&table);
+    let cluster = cluster.restart().await;
+    let reading = tokio::task::spawn_blocking(move || fs::File::options().write(true).open(table));
+    let _held = reading.await.expect("ends").expect("the router reads");
+    cluster.api.release();
+    cluster.until_ready().await;
+    assert!(!cluster.serving().await.from_disk);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, get};
-use crate::world::{Setup, World, cell, documents, even, eventually, policy};
+use crate::world::{Setup, World, cell, documents, even, eventually, hanging_file, policy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_bad_file_among_good_ones_harms_nothing_and_is_shown() {
@@ -184,6 +184,23 @@ async fn the_table_on_disk_serves_when_the_source_does_not_answer() {
     }
     shutdown.trigger();
     router.ended().await.expect("ends well");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_hangs_holds_up_no_table_and_no_end() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    hanging_file(&folder.path().join("table.next"));
+    let table_file = Some(folder.path().join("table.json"));
+    let world = Setup { table_file, ..Setup::default() }.start().await;
+    for generation in 2..5 {
+        world.set_weight(0, 0);
+        world.serves("Cell/a", 2 * generation - 2).await;
+        assert_eq!(world.spread(20).await.get("b"), Some(&20));
+        world.set_weight(0, 100);
+        world.serves("Cell/a", 2 * generation - 1).await;
+    }
+    world.shutdown.trigger();
+    world.router.ended().await.expect("ends well");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_process::{Monotonic, Shutdown, clock};
@@ -230,6 +230,12 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
         assert!(clock.elapsed() < PATIENCE, "it did not come true within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// A file that takes and gives nothing until somebody is at its other end, as on a disk that hangs.
+pub(crate) fn hanging_file(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo is there");
+    assert!(made.success(), "{}", path.display());
 }
 
 /// A list of YAML documents.
