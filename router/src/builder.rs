@@ -89,8 +89,9 @@ impl Builder {
                         memory.take(change);
                     }
                 }
-                Err(_) => self.pass(&mut memory).await,
+                Err(_) => {}
             }
+            self.pass(&mut memory).await;
             let now = self.clock.millis();
             if memory.pending.any() && memory.objects.complete() && !self.refuses(&mut memory, now) {
                 let objects = Arc::clone(&memory.objects);
@@ -107,7 +108,7 @@ impl Builder {
         }
     }
 
-    /// What happens because time passes.
+    /// What happens because time passes, however many changes come meanwhile.
     async fn pass(&self, memory: &mut Memory) {
         let now = self.clock.millis();
         if memory.names.is_due(now) {

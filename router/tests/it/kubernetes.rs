@@ -94,6 +94,15 @@ impl Cluster {
         Self { router, shutdown, ..self }
     }
 
+    async fn with_a_table_on_disk_and_no_list_of_slices() -> Self {
+        let cluster = Self::start(|_| ()).await;
+        cluster.until_ready().await;
+        let table = cluster.folder.path().join("table.json");
+        eventually("the table is on disk", async || table.exists()).await;
+        cluster.api.hold("endpointslices");
+        cluster.restart().await
+    }
+
     async fn admin(&self, path: &str) -> Answer {
         Client::connect(self.router.admin_address()).await.send(get(path)).await
     }
@@ -181,12 +190,7 @@ async fn there_is_no_table_before_every_list_is_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_on_disk_serves_until_every_list_is_whole_and_no_cell_is_missing_in_between() {
-    let cluster = Cluster::start(|_| ()).await;
-    cluster.until_ready().await;
-    let table = cluster.folder.path().join("table.json");
-    eventually("the table is on disk", async || table.exists()).await;
-    cluster.api.hold("endpointslices");
-    let cluster = cluster.restart().await;
+    let cluster = Cluster::with_a_table_on_disk_and_no_list_of_slices().await;
     cluster.until_ready().await;
     assert!(cluster.serving().await.from_disk);
     // What came meanwhile is in the lists that are whole, and waits for the one that is not.
@@ -212,6 +216,18 @@ async fn the_table_on_disk_serves_until_every_list_is_whole_and_no_cell_is_missi
     };
     eventually("the whole lists are served", whole).await;
     assert!(cluster.cells.iter().all(|cell| cell.open_streams() == 1 && cell.streams() == 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_on_disk_serves_however_often_the_kinds_change_that_are_listed() {
+    let cluster = Cluster::with_a_table_on_disk_and_no_list_of_slices().await;
+    let mut weights = (0..=100).cycle();
+    let from_disk = async || {
+        let weight: u32 = weights.next().expect("goes on for ever");
+        cluster.api.apply(&cell("c", &weight.to_string()), 1);
+        cluster.serving().await.from_disk
+    };
+    eventually("the table on disk is served", from_disk).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
