@@ -56,7 +56,7 @@ struct Memory {
     table: Arc<Table>,
     about: Arc<About>,
     version: u64,
-    /// Newest generation served of each object, by UID.
+    /// Generation served of each object, by UID.
     generations: HashMap<String, i64>,
     older_since_ms: Option<u64>,
     disk: Option<Disk>,
@@ -179,14 +179,13 @@ impl Builder {
                 built_unix_ms: clock::now_unix_millis(),
                 drain_timeout: router.spec.drain_timeout.get(),
             });
-            memory.generations.extend(
-                memory
-                    .about
-                    .objects
-                    .values()
-                    .filter(|v| !v.uid.is_empty())
-                    .map(|v| (v.uid.clone(), v.generation)),
-            );
+            memory.generations = memory
+                .about
+                .objects
+                .values()
+                .filter(|version| !version.uid.is_empty())
+                .map(|version| (version.uid.clone(), version.generation))
+                .collect();
         }
         let snapshot = Arc::new(self.snapshot(memory, objects).await);
         self.metrics.tables.inc();
@@ -261,11 +260,29 @@ mod tests {
         }
     }
 
-    fn cell(generation: i64) -> Cell {
-        let mut cell = Cell::new("a", CellSpec::default());
-        cell.metadata.uid = Some("a".to_owned());
+    fn cell(name: &str, generation: i64) -> Cell {
+        let mut cell = Cell::new(name, CellSpec::default());
+        cell.metadata.uid = Some(name.to_owned());
         cell.metadata.generation = Some(generation);
         cell
+    }
+
+    #[tokio::test]
+    async fn generations_of_what_is_gone_are_forgotten() {
+        let builder = builder();
+        let mut memory = Memory::default();
+        let router = serde_json::json!({
+            "apiVersion": "bulkhead.dev/v1alpha1", "kind": "Router", "metadata": {"name": "main"},
+            "spec": {"listeners": [{"name": "http", "port": 8080}]},
+        });
+        let router = serde_json::from_value(router).expect("is a Router");
+        let mut objects = Objects { routers: Set::from(vec![router]), ..Objects::default() };
+        for (cells, expected) in [(&["a", "b"][..], 2), (&["c"], 1)] {
+            objects.cells.replace(cells.iter().map(|name| cell(name, 1)).collect());
+            memory.pending = Touched::TABLE;
+            assert!(builder.publish(&mut memory, &objects, false).await);
+            assert_eq!(memory.generations.len(), expected, "{:?}", memory.generations);
+        }
     }
 
     #[test]
@@ -273,7 +290,7 @@ mod tests {
         let builder = builder();
         let mut memory = Memory { generations: HashMap::from([("a".to_owned(), 7)]), ..Memory::default() };
         let mut check = |generation, now, expected| {
-            Arc::make_mut(&mut memory.objects).cells.replace(vec![cell(generation)]);
+            Arc::make_mut(&mut memory.objects).cells.replace(vec![cell("a", generation)]);
             assert_eq!(builder.refuses(&mut memory, now), expected, "{generation} at {now}");
         };
         check(7, 0, false);
