@@ -111,7 +111,7 @@ impl Builder {
     /// What happens because time passes, however many changes come meanwhile.
     async fn pass(&self, memory: &mut Memory) {
         let now = self.clock.millis();
-        if memory.names.is_due(now) {
+        if memory.names.refresh(now) {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
         let waited = u128::from(now) >= PATIENCE.as_millis();
