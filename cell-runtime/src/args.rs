@@ -13,6 +13,7 @@ use clap::Parser;
 use prometheus::Registry;
 
 use crate::config::{CellConfig, Config, DEFAULT_BODY_LIMIT, Discovery};
+use crate::discovery;
 
 /// The orchestrator of a cell.
 #[derive(Parser, Clone, Debug)]
@@ -86,7 +87,7 @@ impl Args {
         let (cell, fixed) = self.cell_config()?;
         let discovery = if self.kubernetes {
             ensure!(fixed.is_empty(), "--kubernetes finds the pods of services itself; leave out --service");
-            let client = kube::Client::try_default().await.context("cannot reach Kubernetes")?;
+            let client = discovery::client().await.context("cannot reach Kubernetes")?;
             let namespace = self.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
             Discovery::Kubernetes { client, namespace }
         } else {

@@ -17,6 +17,20 @@ use crate::cell::Cell;
 const WATCH_TIMEOUT_SECONDS: u32 = 200;
 const LOOK: Duration = Duration::from_secs(5);
 
+/// A client that gives up a connection on which the server is due to speak and says nothing for `silence`: it may be
+/// dead without anybody having said so.
+///
+/// # Errors
+/// When the configuration is none that a client can be made of.
+pub(crate) fn client(mut config: kube::Config, silence: Duration) -> kube::Result<kube::Client> {
+    config.read_timeout = Some(silence);
+    // What a connection was idle for is no silence of the server's.
+    config.reset_reader_on_write = true;
+    // The watch tries again itself, and says so.
+    config.default_retry = false;
+    kube::Client::try_from(config)
+}
+
 pub(crate) async fn watch(cell: Arc<Cell>, client: kube::Client, namespace: &str) {
     let api: Api<EndpointSlice> = Api::namespaced(client, namespace);
     let config = watcher::Config::default().timeout(WATCH_TIMEOUT_SECONDS);
@@ -91,12 +105,28 @@ impl Lists {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
     use super::*;
 
     fn slice(name: &str) -> EndpointSlice {
         let mut slice = EndpointSlice::default();
         slice.metadata.name = Some(name.to_owned());
         slice
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_connections_and_says_nothing_is_given_up() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let url = format!("http://{}", server.local_addr().expect("is bound"));
+        let config = kube::Config::new(url.parse().expect("is a URL"));
+        let client = client(config, Duration::from_millis(50)).expect("is a client");
+        let api: Api<EndpointSlice> = Api::namespaced(client, "cell-a");
+        let params = kube::api::ListParams::default();
+        let listed = timeout(Duration::from_secs(10), api.list(&params)).await;
+        assert!(listed.expect("is given up").is_err());
     }
 
     #[test]

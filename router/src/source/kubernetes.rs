@@ -25,6 +25,9 @@ use crate::objects::{Change, Kind, Objects, Pod, Slice, Touched, key};
 
 /// Load balancers cut idle connections silently after four minutes or more; the server ends each watch before.
 const WATCH_SECONDS: u32 = 200;
+/// A connection on which the server is due to speak and says nothing for this long is given up: it may be dead without
+/// anybody having said so. Bookmarks come on a quiet watch every minute.
+const SILENCE: Duration = Duration::from_secs(90);
 /// Between two tries at a server that does not answer. Short, so that what was missed is caught up with in seconds.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(1);
@@ -40,14 +43,28 @@ pub(crate) async fn watch(
 ) -> anyhow::Result<()> {
     // Another part of the process may have chosen one before, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut config = match kubeconfig {
+    let config = match kubeconfig {
         Some(path) => {
             let options = KubeConfigOptions::default();
             kube::Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
         }
         None => kube::Config::infer().await?,
     };
+    Box::pin(follow(config, SILENCE, changes, freshness)).await
+}
+
+async fn follow(
+    mut config: kube::Config,
+    silence: Duration,
+    changes: mpsc::Sender<Change>,
+    freshness: Freshness,
+) -> anyhow::Result<()> {
     config.connect_timeout = Some(Duration::from_secs(2));
+    config.read_timeout = Some(silence);
+    // What a connection was idle for is no silence of the server's.
+    config.reset_reader_on_write = true;
+    // The watches try again themselves, sooner than the client would, and say so.
+    config.default_retry = false;
     let client = ClientBuilder::try_from(config)?.with_layer(&freshness.layer()).build();
     let slices = Config::default()
         .timeout(WATCH_SECONDS)
@@ -248,5 +265,62 @@ impl Iterator for Retry {
 impl Backoff for Retry {
     fn reset(&mut self) {
         self.last = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_process::Monotonic;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Follows a server that gives each connection that answer, if any, and then says nothing, until every kind was asked
+    /// for three times.
+    async fn check(answer: Option<&str>) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let url = format!("http://{}", server.local_addr().expect("is bound"));
+        let config = kube::Config::new(url.parse().expect("is a URL"));
+        let (changes, _builder) = mpsc::channel(1);
+        let freshness = Freshness::new(Monotonic::start());
+        let source = Box::pin(follow(config, Duration::from_millis(50), changes, freshness));
+        let asked = async {
+            let mut held = Vec::new();
+            while held.len() < 15 {
+                let (mut stream, _) = server.accept().await.expect("accepts");
+                if let Some(answer) = answer {
+                    let mut request = [0; 1024];
+                    assert!(stream.read(&mut request).await.expect("reads") > 0);
+                    stream.write_all(answer.as_bytes()).await.expect("writes");
+                }
+                held.push(stream);
+            }
+        };
+        let both = async {
+            tokio::select! {
+                ended = source => panic!("the source goes on: {ended:?}"),
+                () = asked => {}
+            }
+        };
+        timeout(Duration::from_secs(10), both).await.expect("it tries again");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_connections_and_says_nothing_is_tried_again() {
+        check(None).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_falls_silent_within_an_answer_is_tried_again() {
+        check(Some("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{")).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_available_is_tried_again_however_long_it_asks_to_wait() {
+        let wait = "HTTP/1.1 503 x\r\nretry-after: 60\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        check(Some(wait)).await;
     }
 }
