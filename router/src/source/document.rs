@@ -1,7 +1,7 @@
 //! One YAML document as an object of the API, held to the same schema and rules as the API server holds it. Pure.
 
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
-use kube::Resource;
+use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,6 +15,20 @@ pub(super) enum Object {
     Cell(Box<Cell>),
     Policy(Box<RoutingPolicy>),
     Shift(Box<TrafficShift>),
+}
+
+impl Object {
+    /// `KIND/NAME` or `KIND/NAMESPACE/NAME`.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Router(router) => format!("Router/{}", router.name_any()),
+            Self::Cell(cell) => format!("Cell/{}", cell.name_any()),
+            Self::Policy(policy) => {
+                format!("RoutingPolicy/{}/{}", policy.namespace().unwrap_or_default(), policy.name_any())
+            }
+            Self::Shift(shift) => format!("TrafficShift/{}", shift.name_any()),
+        }
+    }
 }
 
 /// What a document turned out to be.

@@ -1,26 +1,25 @@
 //! Objects from a folder of YAML files, watched by their metadata. A document that is wrong keeps what its file last
-//! said well, and is reported; it changes nothing else. Only a file that is gone takes its objects with it at once: one
-//! that changed may still be being written.
+//! said well, and is reported; it changes nothing else. So does a file that cannot be read, which is tried until it can.
+//! Only a file that is gone takes its objects with it at once: one that changed may still be being written.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
-use kube::{Resource, ResourceExt};
+use kube::Resource;
 use tokio::sync::mpsc;
 
-use super::document::{self, Document, Object};
+use super::document::Object;
+use super::file::{File, Next, Stamp, contents};
 use super::schema::Schemas;
 use crate::objects::{Change, Objects, Touched};
 
 /// How often the folder is looked at. Files are few, and notifications do not work on every file system.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Larger files are refused rather than read.
-const MAX_FILE: u64 = 64 * 1024 * 1024;
 
 /// Tells the builder what the folder holds, now and after every change, until the builder is gone.
 ///
@@ -35,27 +34,6 @@ pub(crate) async fn watch(folder: PathBuf, changes: mpsc::Sender<Change>) -> any
         }
         tokio::time::sleep(INTERVAL).await;
     }
-}
-
-/// What shows that a file changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    length: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
-#[derive(Default)]
-struct File {
-    /// At the last look.
-    seen: Option<Stamp>,
-    /// When it was last read.
-    read: Option<Stamp>,
-    /// At the last look it was gone.
-    missing: bool,
-    objects: Vec<Object>,
-    wrong: Vec<String>,
 }
 
 struct Reader {
@@ -80,8 +58,8 @@ impl Reader {
         })
     }
 
-    /// Every YAML file with its stamp. Hidden files and folders are left out.
-    fn list(&self) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+    /// Every YAML file with its stamp, or why it has none. Hidden files and folders are left out.
+    fn list(&self) -> io::Result<BTreeMap<PathBuf, io::Result<Stamp>>> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -90,17 +68,23 @@ impl Reader {
             if hidden || !yaml {
                 continue;
             }
-            // Through links, as mounted ConfigMaps have them. A file that went meanwhile is gone.
-            if let Ok(metadata) = fs::metadata(&path)
-                && metadata.is_file()
-            {
-                found.insert(path, stamp(&metadata));
+            // Through links, as mounted ConfigMaps have them.
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_file() => {
+                    found.insert(path, Ok(Stamp::of(&metadata)));
+                }
+                Ok(_) => {}
+                // A file that went meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    found.insert(path, Err(error));
+                }
             }
         }
         Ok(found)
     }
 
-    /// Takes what was the same in two looks, so that nobody is writing, removing or renaming it. Whether anything changed.
+    /// Looks at every file. Whether anything changed.
     fn refresh(&mut self) -> bool {
         let found = match self.list() {
             Ok(found) => found,
@@ -108,21 +92,24 @@ impl Reader {
         };
         let first = !std::mem::replace(&mut self.started, true);
         let mut changed = self.unreadable.take().is_some() || first;
-        for (path, stamp) in &found {
+        let gone: Vec<PathBuf> =
+            self.files.keys().filter(|path| !found.contains_key(*path)).cloned().collect();
+        let gone = gone.into_iter().map(|path| (path, Ok(None)));
+        for (path, look) in found.into_iter().map(|(path, look)| (path, look.map(Some))).chain(gone) {
             let file = self.files.entry(path.clone()).or_default();
-            file.missing = false;
-            let settled = file.seen.replace(stamp.clone()).as_ref() == Some(stamp);
-            // The first table is made of all that is there.
-            if (settled || first) && file.read.as_ref() != Some(stamp) {
-                self.read(path, stamp.clone());
-                changed = true;
+            match look.map(|stamp| file.look(stamp, first)) {
+                Ok(Next::Nothing) => {}
+                Ok(Next::Read(stamp)) => {
+                    changed |= file.take(&path, contents(&path, &stamp), stamp, &self.schemas)
+                }
+                Ok(Next::Forget) => {
+                    self.files.remove(&path);
+                    changed = true;
+                }
+                Err(error) => changed |= file.cannot_read(&path, &error),
             }
         }
-        // After the reading: what was renamed is there under its new name before it goes under the old one.
-        let before = self.files.len();
-        self.files
-            .retain(|path, file| found.contains_key(path) || !std::mem::replace(&mut file.missing, true));
-        changed | (self.files.len() != before)
+        changed
     }
 
     fn cannot_read(&mut self, error: &io::Error) -> bool {
@@ -133,48 +120,6 @@ impl Reader {
         }
         self.unreadable = Some(text);
         changed
-    }
-
-    fn read(&mut self, path: &Path, stamp: Stamp) {
-        let text = if stamp.length > MAX_FILE {
-            Err(format!("larger than {MAX_FILE} bytes"))
-        } else {
-            fs::read_to_string(path).map_err(|error| error.to_string())
-        };
-        let file = self.files.entry(path.to_owned()).or_default();
-        file.read = Some(stamp);
-        file.wrong.clear();
-        let mut good = Vec::new();
-        match text {
-            Err(wrong) => file.wrong.push(wrong),
-            // Cut by somebody who is about to write it, or by a full disk.
-            Ok(text) if text.trim().is_empty() && !file.objects.is_empty() => {
-                file.wrong
-                    .push("empty, so what it said before stays; remove the file to remove it".to_owned());
-            }
-            Ok(text) => {
-                for text in document::split(&text) {
-                    match document::read(&text, &self.schemas) {
-                        Ok(Document::Object(object)) => good.push(object),
-                        Ok(Document::Ignored) => {}
-                        Err(wrong) => file.wrong.push(wrong),
-                    }
-                }
-            }
-        }
-        if !file.wrong.is_empty() {
-            // Whatever the broken documents were meant to say, the file said it well before.
-            let kept = std::mem::take(&mut file.objects);
-            good.extend(
-                kept.into_iter()
-                    .filter(|old| !good.iter().any(|new| name(new) == name(old)))
-                    .collect::<Vec<_>>(),
-            );
-        }
-        file.objects = good;
-        for wrong in &file.wrong {
-            tracing::warn!(file = %path.display(), "refused: {wrong}");
-        }
     }
 
     /// Everything that the folder says, as one change.
@@ -189,8 +134,8 @@ impl Reader {
                 bad.insert(path.display().to_string(), file.wrong.join("; "));
             }
             for object in &file.objects {
-                if seen.insert(name(object), object.clone()).is_some() {
-                    bad.insert(name(object), format!("written twice; the one in {} counts", path.display()));
+                if seen.insert(object.name(), object.clone()).is_some() {
+                    bad.insert(object.name(), format!("written twice; the one in {} counts", path.display()));
                 }
             }
         }
@@ -247,28 +192,6 @@ fn replace(
         .and(objects.policies.replace(policies))
         .and(objects.shifts.replace(shifts))
         .and(objects.slices.replace(vec![]))
-}
-
-fn name(object: &Object) -> String {
-    match object {
-        Object::Router(router) => format!("Router/{}", router.name_any()),
-        Object::Cell(cell) => format!("Cell/{}", cell.name_any()),
-        Object::Policy(policy) => {
-            format!("RoutingPolicy/{}/{}", policy.namespace().unwrap_or_default(), policy.name_any())
-        }
-        Object::Shift(shift) => format!("TrafficShift/{}", shift.name_any()),
-    }
-}
-
-fn stamp(metadata: &fs::Metadata) -> Stamp {
-    #[cfg(unix)]
-    use std::os::unix::fs::MetadataExt;
-    Stamp {
-        modified: metadata.modified().ok(),
-        length: metadata.len(),
-        #[cfg(unix)]
-        inode: metadata.ino(),
-    }
 }
 
 #[cfg(test)]
@@ -341,6 +264,22 @@ mod tests {
         fs::remove_file(other).expect("removed");
         world.look();
         assert_eq!(world.look(), (vec![], 0));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_looked_at_keeps_its_objects_and_harms_no_other() {
+        let mut world = World::new();
+        assert_eq!(world.after("a.yaml", &cell("a", "10")), (at(&[("a", 10)]), 0));
+        let path = world.folder.path().join("a.yaml");
+        fs::remove_file(&path).expect("is there");
+        // A link to itself is there, and no look leads anywhere.
+        std::os::unix::fs::symlink(&path, &path).expect("can be made");
+        world.look();
+        assert_eq!(world.after("b.yaml", &cell("b", "20")), (at(&[("a", 10), ("b", 20)]), 1));
+        assert!(!world.reader.refresh(), "it is said once");
+        fs::remove_file(&path).expect("is there");
+        world.look();
+        assert_eq!(world.look(), (at(&[("b", 20)]), 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! of them is the builder's.
 
 mod document;
+mod file;
 mod folder;
 mod freshness;
 mod kubernetes;
