@@ -1,7 +1,7 @@
 //! Health on its own thread: a stream to every pod of every cell, what they say put through the state machine of
 //! `routing`, and the verdicts into the atomics that the request path reads. It asks nobody else.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -136,7 +136,6 @@ fn sync(state: &Rc<RefCell<State>>, snapshot: &Snapshot) {
                 && let Some(stream) = watched.pods.remove(&pod)
             {
                 stream.task.abort();
-                watched.load.forget(&pod);
             }
             guard.event(&cell.name, Event::PodRemoved(pod));
         }
@@ -161,7 +160,12 @@ impl State {
         {
             return;
         }
-        let reader = Reader { state: Rc::clone(shared), cell: Arc::clone(cell), pod: Arc::clone(&pod) };
+        let reader = Reader {
+            state: Rc::clone(shared),
+            cell: Arc::clone(cell),
+            pod: Arc::clone(&pod),
+            of_another: Cell::new(false),
+        };
         let stream = stream::follow(Connector::plain(), live.at.health, reader);
         let task = tokio::task::spawn_local(stream);
         if let Some(before) =
@@ -170,6 +174,19 @@ impl State {
             before.task.abort();
         }
         self.event(cell, Event::PodAdded(pod));
+    }
+
+    /// Takes what a line says of the cell's load, which is the cell's only if the pod is.
+    fn hear(&mut self, reader: &Reader, line: &HealthLine) {
+        let (Some(health), Some(watched)) = (self.fleet.get(&reader.cell), self.cells.get_mut(&reader.cell))
+        else {
+            return;
+        };
+        watched.load.retain(|pod| health.hears(pod) && *pod != reader.pod);
+        if !reader.of_another.get() {
+            let mine = watched.live.in_flight();
+            watched.live.set_allowance(watched.load.hear(&reader.pod, line, mine));
+        }
     }
 
     /// A connection for a request was refused.
@@ -254,17 +271,19 @@ pub(crate) struct Reader {
     state: Rc<RefCell<State>>,
     cell: Arc<str>,
     pod: PodName,
+    /// The pod said that it is of another cell; its address was the cell's before.
+    of_another: Cell<bool>,
 }
 
 impl Reader {
     pub(crate) fn line(&self, line: HealthLine) {
-        let mut state = self.state.borrow_mut();
-        if let Some(watched) = state.cells.get_mut(&self.cell) {
-            let in_flight = watched.live.in_flight();
-            watched.live.set_allowance(watched.load.hear(&self.pod, &line, in_flight));
+        if let HealthLine::Verdict(verdict) = &line {
+            self.of_another.set(*verdict.cell != *self.cell);
         }
+        let mut state = self.state.borrow_mut();
+        state.hear(self, &line);
         let event = match line {
-            HealthLine::Verdict(verdict) if *verdict.cell != *self.cell => {
+            HealthLine::Verdict(verdict) if self.of_another.get() => {
                 tracing::warn!(
                     cell = &*self.cell,
                     pod = &*self.pod,

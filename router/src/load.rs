@@ -45,8 +45,9 @@ impl Load {
         self.allowance(mine)
     }
 
-    pub(crate) fn forget(&mut self, pod: &str) {
-        self.pods.remove(pod);
+    /// Forgets pods that are not heard any more: what they had under way may be over.
+    pub(crate) fn retain(&mut self, is_heard: impl Fn(&Arc<str>) -> bool) {
+        self.pods.retain(|pod, _| is_heard(pod));
     }
 
     /// What the orchestrator last said, for people.
@@ -62,7 +63,7 @@ impl Load {
         let in_flight = match written.and_then(|written| written.in_flight).or(self.said) {
             None => u32::MAX,
             Some(capacity) => {
-                let taken: u32 = self.pods.values().map(|pod| pod.in_flight).sum();
+                let taken = self.pods.values().map(|pod| pod.in_flight).fold(0, u32::saturating_add);
                 mine.saturating_add(capacity.saturating_sub(taken).div_ceil(routers)).min(capacity)
             }
         };
@@ -98,6 +99,17 @@ mod tests {
         check(Some(100), &[(0, 1)], 0, 100);
         // Full: what I have I keep, and nothing more.
         check(Some(100), &[(60, 2), (50, 2)], 30, 30);
+    }
+
+    #[test]
+    fn a_pod_that_is_not_heard_any_more_takes_nothing_and_no_sum_is_too_large() {
+        check(Some(100), &[(u32::MAX, 1), (u32::MAX, 1)], 5, 5);
+        let mut load = Load::default();
+        load.set_capacity(Some(Capacity { in_flight: Some(100), requests_per_second: None }));
+        let beat = |in_flight| HealthLine::Beat(Beat { in_flight, routers: 1, ..Beat::default() });
+        assert_eq!(load.hear(&"a".into(), &beat(90), 0).in_flight, 10);
+        load.retain(|pod| &**pod != "a");
+        assert_eq!(load.hear(&"b".into(), &beat(5), 0).in_flight, 95);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::client::get;
 use crate::fake::{Behaviour, FakeCell};
-use crate::world::{Setup, World, eventually, policy, rules};
+use crate::world::{Setup, World, cell, eventually, policy, rules};
 
 /// Sends GETs until none has gone to the cell for a while, and says how long the last one that did came after the start.
 async fn last_hit(world: &World, place: usize, watch_for: Duration) -> Duration {
@@ -189,6 +189,23 @@ async fn a_cell_that_is_left_alone_may_take_all_of_the_listeners_room() {
         under_way.spawn(async move { client.send(get("/")).await.status.as_u16() });
     }
     assert_eq!(under_way.join_all().await, [200; 18]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_another_cell_says_nothing_of_this_cells_capacity() {
+    let text = policy("[{cells: [{name: a}]}]");
+    let world = Setup { cells: vec!["a"], policy: text, ..Setup::default() }.start().await;
+    // It has the address that a pod of the cell had before.
+    let other = FakeCell::start("z").await;
+    other.set_capacity(0);
+    let a = cell("a", 100, world.cells[0].address);
+    world.write("cell-a.yaml", &a.replace("']", &format!("', '{}']", other.address)));
+    eventually("the other pod has been heard", async || other.streams() > 0).await;
+    for again in 0..20 {
+        other.say(true, "Ready");
+        assert_eq!(world.spread(20).await.get("a"), Some(&20), "{again}");
+    }
+    assert_eq!(other.hits(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

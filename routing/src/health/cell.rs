@@ -187,6 +187,11 @@ impl State {
         self.pods.iter().filter(|pod| pod.is_usable()).map(|pod| &pod.pod)
     }
 
+    /// Whether it is a pod of the cell that is neither silent nor refuses.
+    pub fn hears(&self, pod: &str) -> bool {
+        self.pods.iter().any(|known| *known.pod == *pod && known.lost.is_none())
+    }
+
     /// When a pod of the cell that may get work was last heard; none when there is no such pod.
     pub fn heard_ms(&self) -> Option<u64> {
         self.pods.iter().filter(|pod| pod.is_usable()).map(|pod| pod.heard_ms).max()
