@@ -302,6 +302,11 @@ impl Reader {
         self.state.borrow_mut().event(&self.cell, Event::Refused(Arc::clone(&self.pod)));
     }
 
+    /// This router could not even ask, by its own fault.
+    pub(crate) fn deaf(&self) {
+        self.state.borrow_mut().event(&self.cell, Event::Deaf(Arc::clone(&self.pod)));
+    }
+
     /// No connection, or nothing on it for too long.
     pub(crate) fn silent(&self) {
         self.state.borrow_mut().event(&self.cell, Event::Silence(Arc::clone(&self.pod)));

@@ -30,26 +30,39 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 pub(crate) async fn follow(connector: Connector, address: SocketAddr, reader: Reader) {
     let mut wait = RETRY_FIRST;
     loop {
-        match open(&connector, address).await {
+        let reached = match open(&connector, address).await {
             Ok(body) => {
                 if read(body, &reader).await {
                     wait = RETRY_FIRST;
                 }
                 reader.ended();
                 // At once: a refusal is the fastest way to learn that the pod is gone.
-                if let Err(error) = connector.connect(address, CONNECT).await {
-                    report(&reader, &error);
-                }
+                connector.connect(address, CONNECT).await.map(drop)
             }
-            Err(error) => report(&reader, &error),
+            Err(error) => Err(error),
+        };
+        match reached {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => reader.refused(),
+            Err(error) if is_ours(&error) => {
+                tracing::debug!(%address, %error, "no health stream can be opened, by this router's own fault");
+                // Before the pod would be called silent.
+                wait = RETRY_FIRST;
+                reader.deaf();
+            }
+            Err(_) => reader.silent(),
         }
         tokio::time::sleep(jittered(wait)).await;
         wait = (wait * 2).min(RETRY_MOST);
     }
 }
 
-fn report(reader: &Reader, error: &io::Error) {
-    if error.kind() == io::ErrorKind::ConnectionRefused { reader.refused() } else { reader.silent() }
+/// Whether this process or its machine has run out of something, so that the pod was not asked.
+fn is_ours(error: &io::Error) -> bool {
+    // Too many open files, of the machine and of the process, and no room for buffers: none has a kind of its own.
+    const ERRNOS: [i32; 3] = [23, 24, 105];
+    matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory)
+        || error.raw_os_error().is_some_and(|errno| ERRNOS.contains(&errno))
 }
 
 /// Up to a quarter more, so that the streams of many pods do not move in step.
@@ -104,5 +117,26 @@ async fn read(mut body: Incoming, reader: &Reader) -> bool {
             tracing::warn!("a line of a health stream is too long");
             return any;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_side_ran_out_of_is_no_fault_of_the_pod() {
+        let check = |errno, expected| {
+            let error = io::Error::from_raw_os_error(errno);
+            assert_eq!(is_ours(&error), expected, "{error}");
+        };
+        for ours in [12, 23, 24, 99, 105] {
+            check(ours, true);
+        }
+        // Unreachable network, reset, timed out, refused, unreachable host.
+        for theirs in [101, 104, 110, 111, 113] {
+            check(theirs, false);
+        }
+        assert!(!is_ours(&io::Error::other("no health stream")));
     }
 }

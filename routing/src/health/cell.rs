@@ -36,6 +36,8 @@ pub enum Event {
     },
     /// The reader of the stream gave the pod up; ticks find silence by themselves too.
     Silence(Pod),
+    /// This router could not ask the pod, by a fault of its own that is not held against the pod.
+    Deaf(Pod),
     /// A connection to the pod was refused, for the stream or for a request.
     Refused(Pod),
     /// The stream ended. The pod keeps its verdict for as long as silence is borne, so that a stream may be opened anew.
@@ -271,6 +273,10 @@ fn take_in(state: &mut State, event: Event, now_ms: u64) {
         Event::Beat { pod, ready_for_ms } => {
             let Some(pod) = state.pod(&pod) else { return };
             pod.hear(ready_for_ms, now_ms);
+        }
+        Event::Deaf(pod) => {
+            let Some(pod) = state.pod(&pod) else { return };
+            pod.heard_ms = now_ms;
         }
         Event::Silence(pod) => state.lose(&pod, Lost::Silent),
         Event::Refused(pod) => state.lose(&pod, Lost::Refused),

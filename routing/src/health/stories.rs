@@ -66,6 +66,22 @@ fn a_second_failure_during_the_ramp_starts_it_over() {
 }
 
 #[test]
+fn a_router_that_cannot_ask_by_its_own_fault_holds_it_against_nobody() {
+    let mut story = Story::new(TWO);
+    story.speaker("a-0").speaks = false;
+    for _ in 0..20 {
+        story.event("a", Event::Deaf("a-0".into()));
+        story.pass(500);
+        assert_eq!(story.share("a"), 60);
+    }
+    story.pass(500);
+    story.check_told(&["a out Silent"]);
+    // What was lost stays lost until it speaks.
+    story.event("a", Event::Deaf("a-0".into()));
+    assert_eq!(story.share("a"), 0);
+}
+
+#[test]
 fn an_outage_of_the_stream_alone_ramps_too() {
     let mut story = Story::new(TWO);
     story.speaker("a-0").speaks = false;
