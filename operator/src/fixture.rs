@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bulkhead_crds::{Cell, CellSpec, names};
+use bulkhead_crds::{Cell, CellSpec, CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus, names};
 use bulkhead_process::clock::Monotonic;
 use bulkhead_protocol::Serving;
 use clap::Parser;
@@ -21,11 +21,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::cell::desired::Key;
-use crate::cell::observe::NamespaceSeen;
+use crate::cell::observe::{NamespaceSeen, Observed};
 use crate::cell::{Context, Others};
 use crate::config::Args;
-use crate::kinds::Kinds;
+use crate::kinds::{Kinds, resource};
 use crate::lease::Leadership;
+use crate::revision::{Recipe, Revision};
 use crate::routing_status::snapshot::{RouterPod, Snapshot};
 use crate::stores::Stores;
 use crate::writer::Writer;
@@ -171,4 +172,29 @@ pub(crate) fn object(resource: &ApiResource, name: &str) -> (Key, Arc<DynamicObj
     let labels = [(names::LABEL_CELL, "a"), (names::LABEL_MANAGED_BY, names::MANAGER)];
     object.metadata.labels = Some(labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into());
     (Key { kind: resource.kind.clone(), name: name.to_owned() }, Arc::new(object))
+}
+
+/// A Cell whose template is accepted and whose namespace exists with something in it.
+pub(crate) fn running() -> (Cell, Observed) {
+    let revision = Revision::new("t", Recipe::default(), 1);
+    let mut cell = cell();
+    cell.status = Some(CellStatus { current_revision: Some(revision.name.clone()), ..CellStatus::default() });
+    let template = latest(CellTemplate::new("t", CellTemplateSpec::default()), &revision);
+    let account = resource("", "v1", "ServiceAccount", "serviceaccounts");
+    let observed = Observed {
+        namespace: Some(namespace(&cell)),
+        objects: [object(&account, names::CELL_RUNTIME)].into(),
+        template: Some(template),
+        revisions: vec![revision],
+        siblings: vec![cell.clone()],
+        ..Observed::default()
+    };
+    (cell, observed)
+}
+
+/// The template with that revision as its newest.
+pub(crate) fn latest(mut template: CellTemplate, revision: &Revision) -> CellTemplate {
+    let latest_revision = Some(revision.name.clone());
+    template.status = Some(CellTemplateStatus { latest_revision, ..CellTemplateStatus::default() });
+    template
 }

@@ -11,7 +11,7 @@ use super::observe::Observed;
 use super::shift::{self, Purpose};
 use super::statements::Report;
 use super::validate::{self, Identity, Problem};
-use super::{Context, Error, apply, namespace, turn};
+use super::{Context, Error, apply, namespace, turn, update};
 use crate::clock;
 use crate::revision::{LAYOUT, Revision};
 use crate::rollout::{self, Step};
@@ -88,7 +88,7 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     if let Some(target) = target {
         explain_exclusion(context, cell, target, &mut report);
     }
-    after(context, cell, observed, &step, &mut report).await?;
+    update::follow(context, cell, observed, &step, &mut report).await?;
     Ok(report)
 }
 
@@ -215,52 +215,6 @@ fn explain_exclusion(context: &Context, cell: &Cell, target: &Revision, report: 
     }
 }
 
-/// What a step asks for besides the objects themselves.
-async fn after(
-    context: &Context,
-    cell: &Cell,
-    observed: &Observed,
-    step: &Step,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let about = context.about(cell);
-    let target = report.update_revision.clone().unwrap_or_default();
-    match step {
-        Step::TakeOut => {
-            let _alone = context.beginning.lock().await;
-            if shift::another_is_out(context, &observed.siblings, cell.name()).await? {
-                report.step = Some(Step::Wait("another cell is being updated".to_owned()));
-                return Ok(());
-            }
-            let reason = format!("update of cell {} to revision {target}", cell.name());
-            if let Err(problem) = shift::make(context, &Identity::of(cell), Purpose::Update, &reason).await? {
-                report.step = Some(Step::Wait(problem.message.clone()));
-                report.held = Some(problem);
-                return Ok(());
-            }
-            let note = format!("taken out of the routers' tables to be brought to {target}");
-            context.writer.event(false, "UpdateStarted", note, &about).await;
-        }
-        Step::Update if report.wrote > 0 => {
-            context
-                .writer
-                .event(false, "Updated", format!("its objects are of revision {target}"), &about)
-                .await;
-        }
-        // Not in the pass that still corrected something: what was seen of its readiness is older than that.
-        Step::BringBack if report.wrote == 0 => {
-            if let Some(shift) = shift::find(observed, cell.name(), Purpose::Update) {
-                shift::remove(context, shift).await?;
-                let note = format!("Ready with {target}; the routers bring it back step by step");
-                context.writer.event(false, "UpdateFinished", note, &about).await;
-            }
-        }
-        Step::BringBack | Step::Update | Step::Keep | Step::Wait(_) | Step::AwaitDrain | Step::AwaitReady => {
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -285,29 +239,10 @@ mod tests {
         Arc::new(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }.into_response_partial())
     }
 
-    /// A Cell whose template is accepted and whose namespace exists with something in it.
-    fn running() -> (Cell, Observed) {
-        let revision = Revision::new("t", Recipe::default(), 1);
-        let mut cell = fixture::cell();
-        cell.status =
-            Some(CellStatus { current_revision: Some(revision.name.clone()), ..CellStatus::default() });
-        let template = latest(CellTemplate::new("t", CellTemplateSpec::default()), &revision);
-        let account = kinds::resource("", "v1", "ServiceAccount", "serviceaccounts");
-        let observed = Observed {
-            namespace: Some(fixture::namespace(&cell)),
-            objects: [fixture::object(&account, names::CELL_RUNTIME)].into(),
-            template: Some(template),
-            revisions: vec![revision],
-            siblings: vec![cell.clone()],
-            ..Observed::default()
-        };
-        (cell, observed)
-    }
-
     #[tokio::test]
     async fn nothing_is_made_for_a_cell_that_could_span_regions() {
         let (client, requests) = fixture::api_server(|_| None);
-        let (mut cell, observed) = running();
+        let (mut cell, observed) = fixture::running();
         cell.status = None;
         let observed = Observed {
             namespace: None,
@@ -324,7 +259,7 @@ mod tests {
     async fn a_cell_that_runs_already_is_kept_as_it_is_and_told_that_it_may_span_regions() {
         let run = async |nodes| {
             let (client, requests) = fixture::api_server(|_| None);
-            let (cell, observed) = running();
+            let (cell, observed) = fixture::running();
             let observed = Observed { nodes, ..observed };
             let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
             assert_eq!(report.problem, None);
@@ -343,20 +278,14 @@ mod tests {
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {}});
         let template = CellTemplateSpec { objects: vec![web], ..CellTemplateSpec::default() };
         let older = Revision::new("t", Recipe { template, ..Recipe::default() }, 1);
-        let (mut cell, mut observed) = running();
+        let (mut cell, mut observed) = fixture::running();
         cell.status =
             Some(CellStatus { current_revision: Some(older.name.clone()), ..CellStatus::default() });
-        observed.template = observed.template.map(|template| latest(template, &older));
+        observed.template = observed.template.map(|template| fixture::latest(template, &older));
         observed.revisions = vec![older];
         let runtime = kinds::resource("apps", "v1", "Deployment", "deployments");
         observed.objects = [fixture::object(&runtime, names::CELL_RUNTIME)].into();
         (cell, observed)
-    }
-
-    fn latest(mut template: CellTemplate, revision: &Revision) -> CellTemplate {
-        let latest_revision = Some(revision.name.clone());
-        template.status = Some(CellTemplateStatus { latest_revision, ..CellTemplateStatus::default() });
-        template
     }
 
     /// What the report says last of what is incomplete.
@@ -390,7 +319,7 @@ mod tests {
         check(|observed| observed.template = None, Some("TemplateNotFound")).await;
         let excluded = |observed: &mut Observed| {
             let newer = demanding();
-            observed.template = observed.template.take().map(|template| latest(template, &newer));
+            observed.template = observed.template.take().map(|template| fixture::latest(template, &newer));
             observed.revisions.push(newer);
         };
         check(excluded, Some("InvalidValues")).await;
@@ -410,43 +339,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_update_whose_shift_cannot_be_made_waits_and_says_why() {
-        const SHIFTS: &str = "/apis/bulkhead.dev/v1alpha1/trafficshifts";
-        let check = async |code, owner: &'static str, held, step: &str| {
-            let (client, requests) = fixture::api_server(move |line| {
-                match line.strip_suffix(SHIFTS) {
-                Some("GET ") => Some((200, json!({"metadata": {}, "items": []}))),
-                Some("POST ") => Some(fixture::failure(code, "no")),
-                _ => line.ends_with("/bulkhead-update-a").then(|| {
-                    let shift = json!({"apiVersion": "bulkhead.dev/v1alpha1", "kind": "TrafficShift",
-                                       "metadata": {"name": "bulkhead-update-a"},
-                                       "spec": {"cell": "b", "weight": 0, "reason": "theirs", "owner": owner}});
-                    (200, shift)
-                }),
-            }
-            });
-            let (cell, mut observed) = running();
-            let newer = Revision::new("t", Recipe { layout: LAYOUT, ..Recipe::default() }, 2);
-            observed.template = observed.template.map(|template| latest(template, &newer));
-            observed.revisions.push(newer);
-            let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
-            assert_eq!(report.held.map(|problem| problem.reason), held, "{code} {owner}");
-            let taken = format!("{:?}", report.step);
-            assert!(taken.contains(step), "{taken}");
-            assert_eq!(requests.events().contains(&"UpdateStarted".to_owned()), held.is_none());
-        };
-        check(409, "User", Some("ShiftNameTaken"), "Wait(\"TrafficShift bulkhead-update-a was not made")
-            .await;
-        check(403, "User", Some("ShiftRefused"), "Wait(\"the API server refuses the TrafficShift").await;
-        check(404, "User", Some("ShiftNotMade"), "Wait(\"this cluster knows no TrafficShifts").await;
-        // The store is a step behind: the operator itself made it.
-        check(409, "Operator", None, "TakeOut").await;
-    }
-
-    #[tokio::test]
     async fn nothing_is_made_in_a_namespace_that_is_being_deleted() {
         let (client, requests) = fixture::api_server(|_| None);
-        let (cell, observed) = running();
+        let (cell, observed) = fixture::running();
         let terminating = NamespaceSeen { terminating: true, ..fixture::namespace(&cell) };
         let observed = Observed { namespace: Some(terminating), ..observed };
         let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
@@ -461,7 +356,7 @@ mod tests {
             let mut context = fixture::context(client);
             context.config.namespace = operator.to_owned();
             context.config.router_namespace = routers.map(ToOwned::to_owned);
-            let (cell, observed) = running();
+            let (cell, observed) = fixture::running();
             let report = bring_up(&context, &cell, &observed).await.expect("is over");
             assert_eq!(report.problem.map(|problem| problem.reason), Some("NamespaceReserved"));
             assert_eq!(requests.writes(), [""; 0]);

@@ -12,6 +12,7 @@ pub(crate) mod shift;
 mod statements;
 pub(crate) mod status;
 mod turn;
+mod update;
 pub(crate) mod validate;
 
 use std::collections::HashMap;
