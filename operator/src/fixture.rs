@@ -58,6 +58,19 @@ impl Requests {
         found.map(|(_, body)| body.clone()).expect("it was sent")
     }
 
+    /// What was applied in cells' namespaces, as watches show it.
+    pub(crate) fn applied(&self) -> Vec<(Key, Arc<DynamicObject>)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kinds = Kinds::new(&[]);
+        let objects = all.iter().filter(|(line, _)| line.starts_with("PATCH ")).filter_map(|(_, body)| {
+            let applied: DynamicObject = serde_json::from_value(body.clone()).ok()?;
+            let types = applied.types.as_ref()?;
+            let resource = &kinds.find(&types.api_version, &types.kind)?.resource;
+            Some((object(resource, applied.metadata.name.as_deref()?).0, Arc::new(applied)))
+        });
+        objects.collect()
+    }
+
     /// The reasons of the Events, in order.
     pub(crate) fn events(&self) -> Vec<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

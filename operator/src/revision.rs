@@ -1,6 +1,7 @@
 //! Revisions of CellTemplates: named by a hash of what cells are made from, as Deployments name their ReplicaSets, and
 //! kept as ControllerRevisions, so that a cell not yet updated is still corrected to its own; where another version of
-//! Bulkhead made it, only its walls and what is missing are. No I/O here.
+//! Bulkhead made it, only its walls and what is missing are, and where the Cell's values fit only the next one, its walls.
+//! No I/O here.
 
 use bulkhead_crds::{CellTemplateSpec, names};
 use k8s_openapi::api::apps::v1::ControllerRevision;

@@ -80,7 +80,9 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     report.update_revision = target.map(|target| target.name.clone()).or(report.update_revision);
     report.step = Some(step.clone());
     if let Some(revision) = revision {
-        if !objects(context, cell, observed, revision, &mut report).await? {
+        let complete = objects(context, cell, observed, revision, &mut report).await?;
+        // What stands in the way of an older revision is no reason to stay at it.
+        if !complete && target.is_some_and(|target| target.name == revision.name) {
             return Ok(report);
         }
         report.current_revision = Some(revision.name.clone());
@@ -98,11 +100,11 @@ fn buildable(
     observed: &Observed,
     current: Option<&Revision>,
 ) -> Result<(), Problem> {
-    let revision = match current {
-        Some(current) => current,
-        None => turn::target(cell, observed)?,
-    };
-    validate::validate(cell, revision, &context.kinds).map(|_| ())
+    let check = |revision| validate::validate(cell, revision, &context.kinds).map(|_| ());
+    if current.is_some_and(|current| check(current).is_ok()) {
+        return Ok(());
+    }
+    check(turn::target(cell, observed)?)
 }
 
 fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timestamp) -> Report {
@@ -129,7 +131,8 @@ fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timest
     }
 }
 
-/// Applies everything in the namespace. False when something stands in the way.
+/// Applies everything in the namespace; only the walls where the Cell's values do not fit the revision. False when
+/// something stands in the way.
 async fn objects(
     context: &Context,
     cell: &Cell,
@@ -137,12 +140,9 @@ async fn objects(
     revision: &Revision,
     report: &mut Report,
 ) -> Result<bool, Error> {
-    let valid = match validate::validate(cell, revision, &context.kinds) {
-        Ok(valid) => valid,
-        Err(problem) => {
-            report.problem = Some(problem);
-            return Ok(false);
-        }
+    let (valid, unfit) = match validate::validate(cell, revision, &context.kinds) {
+        Ok(valid) => (valid, None),
+        Err(problem) => (validate::without_workload(cell, revision), Some(problem)),
     };
     let installation = Installation {
         operator_namespace: context.config.namespace.clone(),
@@ -150,17 +150,20 @@ async fn objects(
         api_server: observed.api_server.clone(),
     };
     let wanted = desired::objects(&valid, &installation, &context.kinds);
-    let applied = if changes_now(revision, report.step.as_ref(), observed.orchestrator().is_some()) {
+    let changes = changes_now(revision, report.step.as_ref(), observed.orchestrator().is_some());
+    let applied = if changes && unfit.is_none() {
         apply::apply(context, &Identity::of(cell), &wanted, observed).await?
     } else {
         // To make what somebody removed moves no pod that runs.
         let is_wall = |object: &Object| desired::is_wall(&object.resource.kind);
-        let missing = |object: &Object| !observed.objects.contains_key(&object.key());
+        let missing = |object: &Object| unfit.is_none() && !observed.objects.contains_key(&object.key());
         let now: Vec<_> =
             wanted.iter().filter(|object| is_wall(object) || missing(object)).cloned().collect();
         apply::apply_alone(context, &Identity::of(cell), &now, observed).await?
     };
-    report.objects = wanted.len();
+    if unfit.is_none() {
+        report.objects = wanted.len();
+    }
     report.health = look_again(context, cell, observed, &wanted, &applied.wrote);
     report.wrote = applied.wrote.len() + applied.pruned.len();
     let about = context.about(cell);
@@ -172,11 +175,14 @@ async fn objects(
         let note = format!("removed {} {}, which is no longer asked for", key.kind, key.name);
         context.writer.event(false, "Pruned", note, &about).await;
     }
-    if let Some(problem) = applied.problem {
-        report.problem = Some(problem);
-        return Ok(false);
-    }
-    Ok(true)
+    // Its turn cures what only the revision that it leaves cannot have.
+    report.problem = applied.problem.or(unfit.filter(|_| !report.step.as_ref().is_some_and(leads_on)));
+    Ok(report.problem.is_none())
+}
+
+/// Whether the step is on the way to a revision that the cell can be built from.
+fn leads_on(step: &Step) -> bool {
+    matches!(step, Step::TakeOut | Step::Wait(_) | Step::AwaitDrain)
 }
 
 /// Whether everything in the cell may be brought to what is desired. What another version of Bulkhead made stays as it is

@@ -61,15 +61,85 @@ pub(super) async fn follow(
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_crds::template::{Parameter, ParameterType};
+    use bulkhead_crds::{Cell, CellTemplateSpec, TrafficShift};
     use serde_json::json;
 
     use crate::cell::bring_up::bring_up;
-    use crate::fixture;
+    use crate::cell::observe::Observed;
     use crate::revision::{LAYOUT, Recipe, Revision};
+    use crate::rollout::Step;
+    use crate::{fixture, kinds};
+
+    const SHIFTS: &str = "/apis/bulkhead.dev/v1alpha1/trafficshifts";
+
+    /// An API server in which no cell is out.
+    fn nobody_out() -> (kube::Client, fixture::Requests) {
+        fixture::api_server(|line| {
+            (line.strip_suffix(SHIFTS) == Some("GET ")).then(|| (200, json!({"metadata": {}, "items": []})))
+        })
+    }
+
+    /// A revision whose Cells must give a value of that name, made by this version of Bulkhead.
+    fn asking_for(value: &str, number: i64) -> Revision {
+        let parameters =
+            vec![Parameter { name: value.to_owned(), r#type: ParameterType::String, ..Parameter::default() }];
+        let template = CellTemplateSpec { parameters, ..CellTemplateSpec::default() };
+        Revision::new("t", Recipe { template, layout: LAYOUT, ..Recipe::default() }, number)
+    }
+
+    /// A Cell that runs with the first of these revisions, of which the second is the newest, with a workload in it; its
+    /// value fits only what asks for `size`.
+    fn between(own: &Revision, newest: &Revision) -> (Cell, Observed) {
+        let (mut cell, mut observed) = fixture::running();
+        cell.spec.values = [("size".to_owned(), json!("large"))].into();
+        cell.status.get_or_insert_default().current_revision = Some(own.name.clone());
+        observed.template = observed.template.map(|template| fixture::latest(template, newest));
+        observed.revisions = vec![own.clone(), newest.clone()];
+        let deployment = kinds::resource("apps", "v1", "Deployment", "deployments");
+        observed.objects.extend([fixture::object(&deployment, "web")]);
+        (cell, observed)
+    }
+
+    /// The operator's shift that takes that cell out for its update.
+    fn shift(cell: &str) -> TrafficShift {
+        let spec = json!({"cell": cell, "weight": 0, "reason": "update", "owner": "Operator"});
+        TrafficShift::new(&format!("bulkhead-update-{cell}"), serde_json::from_value(spec).expect("is one"))
+    }
+
+    #[tokio::test]
+    async fn a_value_that_only_the_newest_revision_knows_keeps_no_cell_from_its_update() {
+        let (client, requests) = nobody_out();
+        let (cell, observed) = between(&asking_for("colour", 1), &asking_for("size", 2));
+        let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+        assert_eq!((report.problem, report.held, report.step), (None, None, Some(Step::TakeOut)));
+        assert_eq!(report.current_revision, Some(asking_for("colour", 1).name));
+        let writes = requests.writes();
+        for made in ["/networkpolicies/default-deny", "/trafficshifts"] {
+            assert!(writes.iter().any(|write| write.ends_with(made)), "{made} in {writes:?}");
+        }
+        let of_workload = |write: &String| write.contains("/deployments/") || write.starts_with("DELETE ");
+        assert!(!writes.iter().any(of_workload), "{writes:?}");
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_no_revision_fits_any_more_is_not_kept_out() {
+        let (client, requests) = nobody_out();
+        let (cell, mut observed) = between(&asking_for("colour", 1), &asking_for("shape", 2));
+        observed.shifts = vec![shift("a")];
+        let context = fixture::context(client);
+        let report = bring_up(&context, &cell, &observed).await.expect("is over");
+        assert_eq!(report.problem.map(|problem| problem.reason), Some("InvalidValues"));
+        assert!(report.wrote > 0, "its walls are put right first");
+        let gone = format!("DELETE {SHIFTS}/bulkhead-update-a");
+        assert!(!requests.writes().contains(&gone));
+        observed.objects.extend(requests.applied());
+        bring_up(&context, &cell, &observed).await.expect("is over");
+        assert!(requests.writes().contains(&gone), "{:?}", requests.writes());
+    }
 
     #[tokio::test]
     async fn an_update_whose_shift_cannot_be_made_waits_and_says_why() {
-        const SHIFTS: &str = "/apis/bulkhead.dev/v1alpha1/trafficshifts";
         let check = async |code, owner: &'static str, held, step: &str| {
             let (client, requests) = fixture::api_server(move |line| {
                 match line.strip_suffix(SHIFTS) {

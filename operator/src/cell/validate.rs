@@ -130,26 +130,31 @@ fn not_owned(identity: &Identity, seen: &NamespaceSeen, retained: bool) -> Probl
 /// # Errors
 /// The field of the Cell or of the template that cannot be.
 pub(crate) fn validate(cell: &Cell, revision: &Revision, kinds: &Kinds) -> Result<ValidCell, Problem> {
+    let template = &revision.recipe.template;
+    let objects = template::render(template, cell.name(), &cell.spec.values, kinds).map_err(|refusal| {
+        let reason =
+            if refusal.path.starts_with("spec.values") { "InvalidValues" } else { "InvalidTemplate" };
+        let whose = if reason == "InvalidValues" { "this Cell" } else { "its template" };
+        Problem::new(reason, format!("{refusal} (in {whose}, for revision {})", revision.name))
+    })?;
+    Ok(ValidCell { objects, ..without_workload(cell, revision) })
+}
+
+/// The Cell without what the template makes of its values: enough for its walls.
+pub(crate) fn without_workload(cell: &Cell, revision: &Revision) -> ValidCell {
     let spec = &cell.spec;
-    let objects =
-        template::render(&revision.recipe.template, cell.name(), &spec.values, kinds).map_err(|refusal| {
-            let reason =
-                if refusal.path.starts_with("spec.values") { "InvalidValues" } else { "InvalidTemplate" };
-            let whose = if reason == "InvalidValues" { "this Cell" } else { "its template" };
-            Problem::new(reason, format!("{refusal} (in {whose}, for revision {})", revision.name))
-        })?;
     let placement = spec.placement.clone().unwrap_or_default();
-    Ok(ValidCell {
+    ValidCell {
         name: cell.name().to_owned(),
         namespace: cell.namespace_name(),
         revision: revision.clone(),
-        objects,
+        objects: Vec::new(),
         node_selector: node_selector(cell),
         tolerations: json!(placement.tolerations),
         dedicated_nodes: placement.dedicated_nodes,
         quota: spec.quota.clone().unwrap_or_default(),
         capacity: spec.capacity.clone(),
-    })
+    }
 }
 
 fn node_selector(cell: &Cell) -> BTreeMap<String, String> {
