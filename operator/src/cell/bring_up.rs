@@ -70,14 +70,16 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
             None
         }
     };
-    let step = match target {
-        Some(target) => {
-            rollout::next(&turn::members(context, cell, observed, target, now), cell.name(), &target.name)
+    // Without a newest revision its own is where it goes, so that it comes back if it was out for another.
+    let goal = target.or(current);
+    let step = match goal {
+        Some(goal) => {
+            rollout::next(&turn::members(context, cell, observed, goal, now), cell.name(), &goal.name)
         }
         None => Step::Keep,
     };
     let revision = if step == Step::Update { target } else { current };
-    report.update_revision = target.map(|target| target.name.clone()).or(report.update_revision);
+    report.update_revision = goal.map(|goal| goal.name.clone()).or(report.update_revision);
     report.step = Some(step.clone());
     if let Some(revision) = revision {
         let complete = objects(context, cell, observed, revision, &mut report).await?;

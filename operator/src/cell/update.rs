@@ -49,7 +49,8 @@ pub(super) async fn follow(
         Step::BringBack if report.wrote == 0 => {
             if let Some(shift) = shift::find(observed, cell.name(), Purpose::Update) {
                 shift::remove(context, shift).await?;
-                let note = format!("Ready with {target}; the routers bring it back step by step");
+                let own = report.current_revision.clone().unwrap_or_default();
+                let note = format!("runs with {own}; the routers bring it back step by step");
                 context.writer.event(false, "UpdateFinished", note, &about).await;
             }
         }
@@ -67,6 +68,7 @@ mod tests {
 
     use crate::cell::bring_up::bring_up;
     use crate::cell::observe::Observed;
+    use crate::conditions::{state, statement};
     use crate::revision::{LAYOUT, Recipe, Revision};
     use crate::rollout::Step;
     use crate::{fixture, kinds};
@@ -136,6 +138,25 @@ mod tests {
         observed.objects.extend(requests.applied());
         bring_up(&context, &cell, &observed).await.expect("is over");
         assert!(requests.writes().contains(&gone), "{:?}", requests.writes());
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_is_out_for_a_template_that_is_gone_comes_back_once_it_is_ready() {
+        let gone = format!("DELETE {SHIFTS}/bulkhead-update-a");
+        for (ready, step) in [(false, Step::AwaitReady), (true, Step::BringBack)] {
+            let (client, requests) = nobody_out();
+            let (mut cell, mut observed) = fixture::running();
+            let conditions = state(&[], vec![statement("Ready", ready, "Test", "")], None, "now");
+            cell.status.get_or_insert_default().conditions = conditions;
+            (observed.template, observed.shifts) = (None, vec![shift("a")]);
+            let context = fixture::context(client);
+            bring_up(&context, &cell, &observed).await.expect("is over");
+            observed.objects.extend(requests.applied());
+            let report = bring_up(&context, &cell, &observed).await.expect("is over");
+            assert_eq!(report.step, Some(step));
+            assert_eq!(report.held.map(|problem| problem.reason), Some("TemplateNotFound"));
+            assert_eq!(requests.writes().contains(&gone), ready);
+        }
     }
 
     #[tokio::test]
