@@ -10,10 +10,12 @@ use bulkhead_process::clock::Monotonic;
 use bulkhead_protocol::Serving;
 use clap::Parser;
 use http::{Method, Request, Response};
-use kube::Client;
 use kube::api::DynamicObject;
 use kube::client::Body;
 use kube::core::ApiResource;
+use kube::runtime::reflector::Store;
+use kube::runtime::{reflector, watcher};
+use kube::{Client, Resource};
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -146,6 +148,18 @@ pub(crate) fn context(client: Client) -> Context {
     let failures = IntCounterVec::new(Opts::new("failures", "of this test"), &["reason"]).expect("is legal");
     let config = Args::parse_from(["bulkhead-operator"]).config;
     Context::new(client, config, Kinds::new(&[]), writer, others, failures)
+}
+
+/// A store with these objects in it.
+pub(crate) fn store<K>(objects: impl IntoIterator<Item = K>) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    let mut writer = reflector::store::Writer::default();
+    for object in objects {
+        writer.apply_watcher_event(&watcher::Event::Apply(object));
+    }
+    writer.as_reader()
 }
 
 /// A pod of Router `r` that answered like this.

@@ -81,6 +81,11 @@ pub(crate) fn template_of(stored: &ControllerRevision) -> Option<&str> {
     stored.metadata.annotations.as_ref()?.get(ANNOTATION_TEMPLATE).map(String::as_str)
 }
 
+/// The template in the name of a revision.
+pub(crate) fn template_in(name: &str) -> Option<&str> {
+    name.rsplit_once('-').map(|(template, _)| template)
+}
+
 /// Ten characters that can be read aloud and never spell a word, as in names of ReplicaSets.
 fn hash(recipe: &Recipe) -> String {
     const ALPHABET: &[u8; 32] = b"bcdfghjklmnpqrstvwxz2456789bcdfg";
@@ -114,6 +119,7 @@ mod tests {
             assert_ne!(first.name, Revision::new("payments", other, 1).name);
         }
         assert_eq!(first.name, format!("payments-{}", first.hash));
+        assert_eq!(template_in(&first.name), Some("payments"));
         assert!(Revision::new(&"x".repeat(253), recipe("a"), 1).name.len() <= 253);
     }
 

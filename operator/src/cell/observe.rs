@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bulkhead_crds::{Cell, CellTemplate, TrafficShift, names};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
 use serde_json::Value;
 
-use super::Context;
 use super::desired::{ApiServer, Key};
+use super::{Context, turn};
 use crate::orchestrators::Voices;
 use crate::revision::{self, Revision};
 use crate::routing_status::snapshot::Snapshot;
@@ -23,9 +24,9 @@ pub(crate) struct Observed {
     /// Ours in the cell's namespace.
     pub objects: BTreeMap<Key, Arc<DynamicObject>>,
     pub template: Option<CellTemplate>,
-    /// All revisions of the Cell's template.
+    /// All revisions of the Cell's template, and its own, which may be of another.
     pub revisions: Vec<Revision>,
-    /// The Cells of the same template, this one among them.
+    /// The Cells of the same template, this one among them, and those that share one while they or this one change theirs.
     pub siblings: Vec<Cell>,
     pub shifts: Vec<TrafficShift>,
     pub snapshot: Arc<Snapshot>,
@@ -68,7 +69,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         namespace: namespace(context, cell).await?,
         objects: objects(context, cell),
         template: stores::get(&stores.templates, template_name),
-        revisions: revisions(context, template_name),
+        revisions: revisions(context, cell),
         siblings: stores::readable(&stores.cells),
         shifts: stores::readable(&stores.shifts),
         snapshot: context.snapshot.borrow().clone(),
@@ -79,7 +80,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         pods: Vec::new(),
         failures: Vec::new(),
     };
-    observed.siblings.retain(|sibling| sibling.spec.template == cell.spec.template);
+    observed.siblings.retain(|sibling| turn::share_a_template(sibling, cell));
     observed.shifts.retain(|shift| {
         shift.spec.cell.as_ref().is_some_and(|name| observed.siblings.iter().any(|cell| cell.name() == name))
             || shift.spec.cell.as_deref() == Some(cell.name())
@@ -130,10 +131,13 @@ pub(crate) fn is_ours(object: &DynamicObject, cell: &str) -> bool {
     label(names::LABEL_CELL) == Some(cell) && label(names::LABEL_MANAGED_BY) == Some(names::MANAGER)
 }
 
-fn revisions(context: &Context, template: &str) -> Vec<Revision> {
-    let of_template =
-        context.stores.revisions.state_filter(|stored| revision::template_of(stored) == Some(template));
-    of_template.iter().filter_map(|stored| Revision::read(stored)).collect()
+fn revisions(context: &Context, cell: &Cell) -> Vec<Revision> {
+    let own = cell.status.as_ref().and_then(|status| status.current_revision.as_deref());
+    let wanted = |stored: &ControllerRevision| {
+        let of_template = revision::template_of(stored) == cell.spec.template.as_deref();
+        of_template || stored.metadata.name.as_deref().is_some_and(|name| Some(name) == own)
+    };
+    context.stores.revisions.state_filter(wanted).iter().filter_map(|stored| Revision::read(stored)).collect()
 }
 
 fn api_server(context: &Context) -> Vec<ApiServer> {
@@ -196,4 +200,36 @@ async fn failures(context: &Context, namespace: &str) -> kube::Result<Vec<String
         .into_iter()
         .filter(|event| matches!(event.involved_object.kind.as_deref(), Some("StatefulSet" | "Job")));
     Ok(relevant.filter_map(|event| event.message).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::revision::Recipe;
+    use crate::stores::Stores;
+
+    #[tokio::test]
+    async fn a_cell_that_names_another_template_is_seen_with_its_own_revision() {
+        let revision = |template: &str, image: &str| {
+            let recipe = Recipe { cell_runtime_image: image.to_owned(), ..Recipe::default() };
+            Revision::new(template, recipe, 1)
+        };
+        let own = revision("old", "1");
+        let stored = [("old", &own), ("old", &revision("old", "2")), ("t", &revision("t", "3"))];
+        let stored = stored.map(|(template, revision)| {
+            serde_json::from_value(revision.write(template, "bulkhead-system")).expect("is one")
+        });
+        let (client, _) = fixture::api_server(|_| None);
+        let mut context = fixture::context(client);
+        let mut stores = Stores::empty();
+        stores.revisions = fixture::store(stored);
+        context.stores = Arc::new(stores);
+        let mut cell = fixture::cell();
+        cell.status.get_or_insert_default().current_revision = Some(own.name.clone());
+
+        let observed = observe(&context, &cell).await.expect("is seen");
+        assert_eq!(turn::current(&cell, &observed), Some(&own));
+        assert_eq!(observed.revisions.len(), 2, "and no other of a template that it does not name");
+    }
 }

@@ -10,7 +10,7 @@ use super::Context;
 use super::observe::Observed;
 use super::shift::{self, Purpose};
 use super::validate::{self, Problem};
-use crate::revision::Revision;
+use crate::revision::{self, Revision};
 use crate::rollout::Member;
 use crate::template::controller::REVISION_REFUSED;
 
@@ -51,6 +51,18 @@ pub(super) fn current<'a>(cell: &Cell, observed: &'a Observed) -> Option<&'a Rev
     observed.revisions.iter().find(|revision| revision.name == name)
 }
 
+/// Whether two Cells are, or by their revisions still are, of one template, so that they are never out for an update at
+/// the same time.
+pub(super) fn share_a_template(one: &Cell, other: &Cell) -> bool {
+    templates(one).iter().any(|template| template.is_some() && templates(other).contains(template))
+}
+
+/// The template that the Cell names, and that of the revision that it has.
+fn templates(cell: &Cell) -> [Option<&str>; 2] {
+    let at = cell.status.as_ref().and_then(|status| status.current_revision.as_deref());
+    [cell.spec.template.as_deref(), at.and_then(revision::template_in)]
+}
+
 /// Its name: as status has it, or, where status was lost, as the label of its orchestrator has it.
 fn at(cell: &Cell, observed: &Observed) -> Option<String> {
     if let Some(name) = cell.status.as_ref().and_then(|status| status.current_revision.clone()) {
@@ -68,8 +80,10 @@ pub(super) fn members(
     now: Timestamp,
 ) -> Vec<Member> {
     let of_this = |sibling: &Cell| sibling.name() == cell.name();
-    // The store may be a step behind the object that we were called with.
-    let siblings = observed.siblings.iter().filter(|sibling| !of_this(sibling)).chain([cell]);
+    // Cells of another template have an order of their own. The store may be a step behind the object that we were called
+    // with.
+    let same = |sibling: &&Cell| sibling.spec.template == cell.spec.template && !of_this(sibling);
+    let siblings = observed.siblings.iter().filter(same).chain([cell]);
     siblings
         .map(|sibling| {
             let mut member = member(context, sibling, observed, target, now);
@@ -106,11 +120,35 @@ fn member(context: &Context, cell: &Cell, observed: &Observed, target: &Revision
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_crds::{CellTemplate, CellTemplateSpec, CellTemplateStatus};
+    use bulkhead_crds::{CellSpec, CellTemplate, CellTemplateSpec, CellTemplateStatus};
 
     use super::*;
     use crate::conditions::{state, statement};
     use crate::fixture;
+
+    #[test]
+    fn cells_share_the_template_that_they_name_and_that_of_their_revision() {
+        let cell = |template: &str, at: Option<&str>| {
+            let mut cell = fixture::cell();
+            cell.spec.template = Some(template.to_owned());
+            cell.status.get_or_insert_default().current_revision = at.map(ToOwned::to_owned);
+            cell
+        };
+        let moving = cell("new", Some("old-one-bcdfghjklm"));
+        for (other, expected) in [
+            (cell("new", None), true),
+            (cell("old-one", None), true),
+            (cell("old-one", Some("old-one-tvwxzbcdfg")), true),
+            (cell("third", Some("old-one-bcdfghjklm")), true),
+            (cell("third", Some("third-bcdfghjklm")), false),
+            (cell("old", None), false),
+        ] {
+            assert_eq!(share_a_template(&moving, &other), expected, "{other:?}");
+            assert_eq!(share_a_template(&other, &moving), expected, "{other:?}");
+        }
+        let outside = Cell::new("outside", CellSpec::default());
+        assert!(!share_a_template(&outside, &outside));
+    }
 
     #[test]
     fn a_cell_of_a_template_that_is_not_accepted_says_why_it_is_not() {

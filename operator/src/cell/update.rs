@@ -64,6 +64,8 @@ pub(super) async fn follow(
 mod tests {
     use bulkhead_crds::template::{Parameter, ParameterType};
     use bulkhead_crds::{Cell, CellTemplateSpec, TrafficShift};
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     use crate::cell::bring_up::bring_up;
@@ -157,6 +159,29 @@ mod tests {
             assert_eq!(report.held.map(|problem| problem.reason), Some("TemplateNotFound"));
             assert_eq!(requests.writes().contains(&gone), ready);
         }
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_leaves_a_template_is_never_out_beside_one_that_stays_and_has_no_place_in_its_order()
+    {
+        let own = asking_for("colour", 1);
+        let check = async |out: bool, deleted: bool, step: Step| {
+            let listed: Vec<_> = out.then(|| shift("0")).into_iter().collect();
+            let (client, _) = fixture::api_server(move |line| {
+                let list = json!({"metadata": {}, "items": listed});
+                (line.strip_suffix(SHIFTS) == Some("GET ")).then_some((200, list))
+            });
+            let (cell, mut observed) = between(&own, &asking_for("size", 2));
+            let mut sibling = cell.clone();
+            sibling.metadata.name = Some("0".to_owned());
+            sibling.metadata.deletion_timestamp = deleted.then_some(Time(Timestamp::UNIX_EPOCH));
+            sibling.spec.template = Some("another".to_owned());
+            observed.siblings.push(sibling);
+            let report = bring_up(&fixture::context(client), &cell, &observed).await.expect("is over");
+            assert_eq!(report.step, Some(step));
+        };
+        check(false, false, Step::TakeOut).await;
+        check(true, false, Step::Wait("another cell is being updated".to_owned())).await;
     }
 
     #[tokio::test]

@@ -75,13 +75,12 @@ async fn reconcile(
         },
         Err(refusal) => (last, Some(Problem::new("InvalidTemplate", refusal.to_string()))),
     };
-    let cells: Vec<Cell> = stores::readable(&context.stores.cells)
-        .into_iter()
-        .filter(|cell| cell.spec.template.as_deref() == Some(name.as_str()))
-        .collect();
+    let all = stores::readable(&context.stores.cells);
+    let cells: Vec<&Cell> =
+        all.iter().filter(|cell| cell.spec.template.as_deref() == Some(name.as_str())).collect();
     let status = status(template, latest.as_deref(), problem.as_ref(), &cells);
     write(context, template, &status, written).await?;
-    prune(context, &name, &revisions, latest.as_deref(), &cells).await
+    prune(context, &name, &revisions, latest.as_deref(), &all).await
 }
 
 /// Makes the revision of the template as it is now, if there is none, and names it.
@@ -126,9 +125,9 @@ fn status(
     template: &CellTemplate,
     latest: Option<&str>,
     problem: Option<&Problem>,
-    cells: &[Cell],
+    cells: &[&Cell],
 ) -> CellTemplateStatus {
-    let at_latest = |cell: &&Cell| {
+    let at_latest = |cell: &&&Cell| {
         cell.status.as_ref().and_then(|status| status.current_revision.as_deref()) == latest
             && latest.is_some()
     };
@@ -203,11 +202,7 @@ async fn prune(
     latest: Option<&str>,
     cells: &[Cell],
 ) -> Result<(), Error> {
-    let mut in_use: Vec<&str> = latest.into_iter().collect();
-    for status in cells.iter().filter_map(|cell| cell.status.as_ref()) {
-        in_use.extend(status.current_revision.as_deref());
-        in_use.extend(status.update_revision.as_deref());
-    }
+    let in_use: Vec<&str> = latest.into_iter().chain(in_use(cells)).collect();
     let stored = stored(context, template);
     for gone in revision::superfluous(revisions, &in_use) {
         if let Some(object) = stored.iter().find(|stored| stored.name_any() == gone.name) {
@@ -217,13 +212,22 @@ async fn prune(
     Ok(())
 }
 
+/// The revisions that Cells have or go to, whichever template they name by now.
+fn in_use(cells: &[Cell]) -> impl Iterator<Item = &str> {
+    let statuses = cells.iter().filter_map(|cell| cell.status.as_ref());
+    statuses
+        .flat_map(|status| [&status.current_revision, &status.update_revision])
+        .filter_map(|name| name.as_deref())
+}
+
 /// Revisions outlive their template, because cells may still have them; they go when neither is left.
 async fn sweep(context: &Context) -> Result<(), Error> {
     let cells = stores::readable(&context.stores.cells);
     let gone = context.stores.revisions.state_filter(|stored| {
         revision::template_of(stored).is_some_and(|template| {
             let exists = context.stores.templates.find(|one| one.name_any() == template).is_some();
-            !exists && !cells.iter().any(|cell| cell.spec.template.as_deref() == Some(template))
+            let named = cells.iter().any(|cell| cell.spec.template.as_deref() == Some(template));
+            !exists && !named && !in_use(&cells).any(|name| stored.metadata.name.as_deref() == Some(name))
         })
     });
     for revision in gone {
@@ -242,11 +246,15 @@ async fn remove(context: &Context, revision: &ControllerRevision) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use bulkhead_crds::condition::{find, is_true};
     use bulkhead_crds::{CellSpec, CellStatus, CellTemplateSpec};
+    use kube::core::DeserializeGuard;
 
     use super::*;
     use crate::fixture;
+    use crate::stores::Stores;
 
     fn cell(revision: &str) -> Cell {
         let mut cell = Cell::new("a", CellSpec::default());
@@ -255,13 +263,54 @@ mod tests {
         cell
     }
 
+    /// What is removed where these Cells are left, and the template's revisions have these numbers.
+    async fn removed(cells: Vec<Cell>, template: Option<&str>, numbers: Range<i64>) -> Vec<String> {
+        let revisions = numbers
+            .map(numbered)
+            .map(|revision| serde_json::from_value(revision.write("t", "bulkhead-system")).expect("is one"));
+        let mut stores = Stores::empty();
+        stores.cells = fixture::store(cells.into_iter().map(|cell| DeserializeGuard(Ok(cell))));
+        stores.revisions = fixture::store(revisions);
+        let (client, requests) = fixture::api_server(|_| None);
+        let mut context = fixture::context(client);
+        context.stores = Arc::new(stores);
+        match template {
+            Some(name) => {
+                let template = CellTemplate::new(name, CellTemplateSpec::default());
+                reconcile(&context, &template, &mut HashMap::new()).await.expect("is over");
+            }
+            None => sweep(&context).await.expect("is over"),
+        }
+        let mut gone = requests.writes();
+        gone.retain(|line| line.starts_with("DELETE "));
+        gone
+    }
+
+    fn numbered(number: i64) -> Revision {
+        let recipe = Recipe { cell_runtime_image: number.to_string(), ..Recipe::default() };
+        Revision::new("t", recipe, number)
+    }
+
+    #[tokio::test]
+    async fn a_revision_stays_while_a_cell_has_it_that_names_another_template_by_now() {
+        let mut moved = cell(&numbered(0).name);
+        moved.spec.template = Some("another".to_owned());
+        let gone = |numbers: &[i64]| -> Vec<String> {
+            let path = "DELETE /apis/apps/v1/namespaces/bulkhead-system/controllerrevisions";
+            numbers.iter().map(|number| format!("{path}/{}", numbered(*number).name)).collect()
+        };
+        assert_eq!(removed(vec![moved.clone()], None, 0..2).await, gone(&[1]));
+        assert_eq!(removed(vec![], None, 0..1).await, gone(&[0]));
+        assert_eq!(removed(vec![moved], Some("t"), 0..12).await, gone(&[1]));
+    }
+
     #[test]
     fn a_template_counts_its_cells_and_is_under_way_until_all_have_it() {
         let template = CellTemplate::new("t", CellTemplateSpec::default());
-        let half = status(&template, Some("t-2"), None, &[cell("t-1"), cell("t-2")]);
+        let half = status(&template, Some("t-2"), None, &[&cell("t-1"), &cell("t-2")]);
         assert_eq!((half.cells, half.updated_cells), (Some(2), Some(1)));
         assert!(is_true(&half.conditions, "Ready") && is_true(&half.conditions, "Reconciling"));
-        let whole = status(&template, Some("t-2"), None, &[cell("t-2")]);
+        let whole = status(&template, Some("t-2"), None, &[&cell("t-2")]);
         assert!(!is_true(&whole.conditions, "Reconciling"));
     }
 
