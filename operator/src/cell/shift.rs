@@ -4,7 +4,7 @@
 use bulkhead_crds::shift::ShiftOwner;
 use bulkhead_crds::{Cell, CellState, TrafficShift, names};
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::Resource;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DeserializeGuard};
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ pub(crate) async fn remove(context: &Context, shift: &TrafficShift) -> Result<()
 }
 
 /// Whether another cell is out for an update, asked of the API server itself: two reconciles that decided on older answers
-/// must not both begin. A Cell that cannot be read may be of any template.
+/// must not both begin. A Cell that cannot be read may be of any template; nobody waits for one that leaves.
 ///
 /// # Errors
 /// What the API server said.
@@ -125,14 +125,15 @@ pub(crate) async fn another_is_out(context: &Context, siblings: &[Cell], me: &st
     let api = Api::<DeserializeGuard<TrafficShift>>::all(context.client.clone());
     let params = ListParams::default().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
     let shifts = api.list(&params).await?;
-    let unreadable = context.stores.cells.state().into_iter().filter(|cell| cell.0.is_err());
-    let unreadable = unreadable.map(|cell| cell.name_any());
+    let unreadable = context.stores.cells.state_filter(|cell| cell.0.is_err());
     let updates: Vec<String> = siblings
         .iter()
-        .map(|cell| cell.name().to_owned())
-        .chain(unreadable)
-        .filter(|name| name != me)
-        .map(|name| Purpose::Update.name(&name))
+        .map(Resource::meta)
+        .chain(unreadable.iter().map(|cell| cell.meta()))
+        .filter(|meta| meta.deletion_timestamp.is_none())
+        .filter_map(|meta| meta.name.as_deref())
+        .filter(|name| *name != me)
+        .map(|name| Purpose::Update.name(name))
         .collect();
     Ok(shifts
         .items

@@ -182,6 +182,7 @@ mod tests {
         };
         check(false, false, Step::TakeOut).await;
         check(true, false, Step::Wait("another cell is being updated".to_owned())).await;
+        check(true, true, Step::TakeOut).await;
     }
 
     #[tokio::test]
