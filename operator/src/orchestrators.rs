@@ -33,11 +33,19 @@ pub(crate) struct Voices {
     pub(crate) pods: usize,
     /// Of these, the pods that answer.
     pub(crate) answering: usize,
-    /// Of these, the pods that say ready.
-    pub(crate) ready: usize,
+    /// Of these, the pods that say ready, by the revision that they run.
+    pub(crate) ready: BTreeMap<String, usize>,
     /// Why not, of the first pod that is not ready or does not answer.
     pub(crate) reason: String,
     pub(crate) message: String,
+}
+
+impl Voices {
+    /// The pods that say ready with that revision: those of an older one say nothing about it, and may be heard for a
+    /// while after they are gone.
+    pub(crate) fn ready_with(&self, revision: &str) -> usize {
+        self.ready.get(revision).copied().unwrap_or(0)
+    }
 }
 
 /// All cells, as last asked.
@@ -75,7 +83,7 @@ pub(crate) async fn run(stores: Arc<Stores>, changes: Changes, publish: watch::S
             .cloned()
             .collect();
         different.dedup();
-        let all_well = next.values().all(|voices| voices.ready == voices.pods);
+        let all_well = next.values().all(|voices| voices.ready.values().sum::<usize>() == voices.pods);
         publish.send_replace(Arc::new(Heard { asked: true, cells: next }));
         changes.look_at(different).await;
         let pause = if all_well { SLOW } else { FAST };
@@ -131,8 +139,8 @@ fn sum_up(answers: Vec<(String, Result<Verdict, String>)>) -> BTreeMap<String, V
         let (reason, message) = match answer {
             Ok(verdict) => {
                 voices.answering += 1;
-                voices.ready += usize::from(verdict.ready);
                 if verdict.ready {
+                    *voices.ready.entry(verdict.revision).or_default() += 1;
                     continue;
                 }
                 (verdict.reason, verdict.message)
@@ -150,21 +158,25 @@ fn sum_up(answers: Vec<(String, Result<Verdict, String>)>) -> BTreeMap<String, V
 mod tests {
     use super::*;
 
-    fn verdict(ready: bool) -> Result<Verdict, String> {
-        let reason = if ready { "Ready" } else { "ServiceNotReady" };
-        Ok(Verdict { ready, reason: reason.to_owned(), pod: "p".to_owned(), ..Verdict::default() })
+    fn verdict(revision: &str, ready: bool) -> Result<Verdict, String> {
+        let reason = if ready { "Ready" } else { "ServiceNotReady" }.to_owned();
+        let (pod, revision) = ("p".to_owned(), revision.to_owned());
+        Ok(Verdict { ready, reason, pod, revision, ..Verdict::default() })
     }
 
     #[test]
     fn the_first_complaint_is_kept_and_all_voices_are_counted() {
         let all = sum_up(vec![
-            ("a".to_owned(), verdict(true)),
-            ("a".to_owned(), verdict(false)),
+            ("a".to_owned(), verdict("t-2", true)),
+            ("a".to_owned(), verdict("t-2", false)),
+            ("a".to_owned(), verdict("t-1", true)),
             ("b".to_owned(), Err("gone".to_owned())),
         ]);
-        let counts =
-            |cell: &str| (all[cell].pods, all[cell].answering, all[cell].ready, all[cell].reason.as_str());
-        assert_eq!(counts("a"), (2, 2, 1, "ServiceNotReady"));
+        let counts = |cell: &str| {
+            let voices = &all[cell];
+            (voices.pods, voices.answering, voices.ready_with("t-2"), voices.reason.as_str())
+        };
+        assert_eq!(counts("a"), (3, 3, 1, "ServiceNotReady"));
         assert_eq!(counts("b"), (1, 0, 0, "NoAnswer"));
     }
 

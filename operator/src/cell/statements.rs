@@ -171,10 +171,11 @@ fn orchestrator(report: &Report) -> Statement {
             }
         };
     }
+    let revision = report.current_revision.as_deref().unwrap_or_default();
     match &report.voices {
         None => statement("OrchestratorReady", false, "NoEndpoints", "no orchestrator has an address yet"),
-        Some(voices) if voices.ready > 0 => {
-            let count = format!("{} of {} orchestrators say ready", voices.ready, voices.pods);
+        Some(voices) if voices.ready_with(revision) > 0 => {
+            let count = format!("{} of {} orchestrators say ready", voices.ready_with(revision), voices.pods);
             statement("OrchestratorReady", true, "Ready", count)
         }
         // The operator may have no way to the orchestrators where routers have one.
@@ -185,8 +186,11 @@ fn orchestrator(report: &Report) -> Statement {
         }
         Some(voices) => {
             let reason = if voices.reason.is_empty() { "NotReady" } else { &voices.reason };
-            let message =
-                if voices.message.is_empty() { "no orchestrator says ready" } else { &voices.message };
+            let message = if voices.message.is_empty() {
+                "no orchestrator of its revision says ready"
+            } else {
+                &voices.message
+            };
             statement("OrchestratorReady", false, reason, message)
         }
     }
@@ -290,7 +294,8 @@ mod tests {
         Report {
             namespace: Some("cell-a".to_owned()),
             health: Health { workloads: 2, ..Health::default() },
-            voices: Some(Voices { pods: 2, answering: 2, ready: 2, ..Voices::default() }),
+            current_revision: Some("t-2".to_owned()),
+            voices: Some(ready("t-2")),
             objects: 12,
             traffic: CellTraffic {
                 known: true,
@@ -302,6 +307,11 @@ mod tests {
             weight: 100,
             ..Report::default()
         }
+    }
+
+    /// Two pods that say ready with that revision.
+    fn ready(revision: &str) -> Voices {
+        Voices { pods: 2, answering: 2, ready: [(revision.to_owned(), 2)].into(), ..Voices::default() }
     }
 
     #[track_caller]
@@ -360,6 +370,12 @@ mod tests {
     fn a_cell_that_runs_well_with_its_own_revision_is_ready_though_it_cannot_go_on() {
         let held = Report { held: Some(Problem::new("TemplateNotFound", "text")), ..running() };
         check(&held, &[("Ready", True, "Ready"), ("Stalled", True, "TemplateNotFound")]);
+    }
+
+    #[test]
+    fn what_pods_of_an_older_revision_said_makes_no_cell_ready() {
+        let updated = Report { voices: Some(ready("t-1")), ..running() };
+        check(&updated, &[("Ready", False, "NotReady"), ("OrchestratorReady", False, "NotReady")]);
     }
 
     #[test]
