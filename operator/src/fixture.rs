@@ -198,7 +198,7 @@ pub(crate) fn object(resource: &ApiResource, name: &str) -> (Key, Arc<DynamicObj
     let mut object = DynamicObject::new(name, resource);
     let labels = [(names::LABEL_CELL, "a"), (names::LABEL_MANAGED_BY, names::MANAGER)];
     object.metadata.labels = Some(labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into());
-    (Key { kind: resource.kind.clone(), name: name.to_owned() }, Arc::new(object))
+    (Key::new(resource, name), Arc::new(object))
 }
 
 /// A Cell whose template is accepted and whose namespace exists with something in it.

@@ -13,6 +13,12 @@ pub(crate) struct ManagedKind {
     pub holds_data: bool,
 }
 
+impl ManagedKind {
+    fn is(&self, group: &str, kind: &str) -> bool {
+        self.resource.group == group && self.resource.kind == kind
+    }
+}
+
 /// Every kind in the order in which objects are applied: what others refer to goes first, what starts pods goes last.
 #[derive(Clone, Debug)]
 pub(crate) struct Kinds(Vec<ManagedKind>);
@@ -43,10 +49,7 @@ impl Kinds {
             kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true),
         ];
         for resource in extra {
-            if !kinds
-                .iter()
-                .any(|known| known.resource.kind == resource.kind && known.resource.group == resource.group)
-            {
+            if !kinds.iter().any(|known| known.is(&resource.group, &resource.kind)) {
                 kinds.push(ManagedKind { resource: resource.clone(), in_templates: true, holds_data: false });
             }
         }
@@ -60,6 +63,11 @@ impl Kinds {
     /// The kind of that `apiVersion` and `kind`.
     pub(crate) fn find(&self, api_version: &str, kind: &str) -> Option<&ManagedKind> {
         self.0.iter().find(|known| known.resource.api_version == api_version && known.resource.kind == kind)
+    }
+
+    /// The kind of that name in that group, whatever its version.
+    pub(crate) fn of_group(&self, group: &str, kind: &str) -> Option<&ManagedKind> {
+        self.0.iter().find(|known| known.is(group, kind))
     }
 
     /// Place in the order of applying; kinds unknown go last.

@@ -138,7 +138,7 @@ async fn write(
     let mark = &object.value["metadata"]["annotations"][ANNOTATION_APPLIED];
     let live_value = live.map(|live| serde_json::to_value(live).unwrap_or_default());
     // What somebody added to one of these is a hole.
-    let compared_exactly = object.resource.kind == "NetworkPolicy";
+    let compared_exactly = key.of_kind() == ("networking.k8s.io", "NetworkPolicy");
     if let Some(live_value) = &live_value
         && (!compared_exactly || compare::equals(&wanted["spec"], &live_value["spec"]))
         && (compare::matches(&wanted, live_value)
@@ -159,7 +159,7 @@ async fn write(
     }
     let result = context.writer.apply(&object.resource, Some(&cell.namespace), &value).await;
     let stored = match result {
-        Err(error) if error.code() == Some(422) && object.resource.kind == "Job" && live.is_some() => {
+        Err(error) if error.code() == Some(422) && key.of_kind() == ("batch", "Job") && live.is_some() => {
             // A Job's pods cannot be changed. It is removed, and the event of that brings us back to make it anew.
             let uid = live.and_then(|live| live.metadata.uid.as_deref()).unwrap_or_default();
             context.writer.delete(&object.resource, Some(&cell.namespace), &object.name, uid).await?;
@@ -205,7 +205,7 @@ async fn prune(
 ) -> Result<(), Error> {
     let desired: BTreeSet<Key> = objects.iter().map(Object::key).collect();
     for (key, object) in &observed.objects {
-        let kind = context.kinds.iter().find(|kind| kind.resource.kind == key.kind);
+        let kind = context.kinds.of_group(&key.group, &key.kind);
         let Some(kind) = kind.filter(|kind| !kind.holds_data) else { continue };
         let leaving = object.metadata.deletion_timestamp.is_some();
         // What a controller made for its own purposes may carry copies of our labels.
@@ -237,9 +237,9 @@ pub(crate) fn without_data(context: &Context, observed: &Observed) -> Vec<(Key, 
         .objects
         .iter()
         .filter(|(key, object)| {
-            let holds_data =
-                context.kinds.iter().any(|kind| kind.resource.kind == key.kind && kind.holds_data);
-            !holds_data && !desired::is_wall(&key.kind) && object.metadata.deletion_timestamp.is_none()
+            let kind = context.kinds.of_group(&key.group, &key.kind);
+            let holds_data = kind.is_some_and(|kind| kind.holds_data);
+            !holds_data && !desired::is_wall(key) && object.metadata.deletion_timestamp.is_none()
         })
         .map(|(key, object)| (key.clone(), json!(object.metadata.uid)))
         .collect()

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::api::DynamicObject;
 
 use super::desired::{self, Installation, Key, Object};
-use super::health::{Health, judge};
+use super::health::{self, Health};
 use super::observe::Observed;
 use super::shift::{self, Purpose};
 use super::statements::Report;
@@ -119,7 +119,7 @@ fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timest
         namespace_uid: last.namespace_uid,
         current_revision: last.current_revision,
         update_revision: last.update_revision,
-        health: judge(&observed.objects, &observed.failures, |key, object| {
+        health: health::judge(&observed.objects, &observed.failures, |key, object| {
             context.memory.is_stale(&namespace, key, object)
         }),
         voices: observed.voices.clone(),
@@ -157,7 +157,7 @@ async fn objects(
         apply::apply(context, &Identity::of(cell), &wanted, observed).await?
     } else {
         // To make what somebody removed moves no pod that runs.
-        let is_wall = |object: &Object| desired::is_wall(&object.resource.kind);
+        let is_wall = |object: &Object| desired::is_wall(&object.key());
         let missing = |object: &Object| unfit.is_none() && !observed.objects.contains_key(&object.key());
         let now: Vec<_> =
             wanted.iter().filter(|object| is_wall(object) || missing(object)).cloned().collect();
@@ -204,9 +204,8 @@ fn look_again(
 ) -> Health {
     let namespace = cell.namespace_name();
     let stale = |key: &Key, object: &DynamicObject| context.memory.is_stale(&namespace, key, object);
-    let mut health = judge(&observed.objects, &observed.failures, stale);
-    let runs_pods = |key: &Key| matches!(key.kind.as_str(), "Deployment" | "StatefulSet" | "Job");
-    for key in wanted.iter().map(Object::key).filter(runs_pods) {
+    let mut health = health::judge(&observed.objects, &observed.failures, stale);
+    for key in wanted.iter().map(Object::key).filter(health::runs_pods) {
         if !observed.objects.contains_key(&key) {
             let state = if wrote.contains(&key) { "was just made" } else { "is not made yet" };
             health.workloads += 1;

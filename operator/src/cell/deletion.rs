@@ -122,8 +122,7 @@ pub(super) async fn advance(context: &Context, cell: &Cell, observed: &Observed)
         Step::MakeShift | Step::AwaitDrain | Step::AwaitPods | Step::AwaitNamespace => {}
         Step::RemoveWorkload => {
             for (key, uid) in left {
-                let kind = context.kinds.iter().find(|kind| kind.resource.kind == key.kind);
-                let Some(kind) = kind else { continue };
+                let Some(kind) = context.kinds.of_group(&key.group, &key.kind) else { continue };
                 let uid = uid.as_str().unwrap_or_default();
                 context.writer.delete(&kind.resource, Some(&identity.namespace), &key.name, uid).await?;
             }
@@ -251,6 +250,7 @@ mod tests {
     use super::*;
     use crate::cell::observe::NamespaceSeen;
     use crate::fixture::{self, Requests};
+    use crate::kinds::Kinds;
     use crate::routing_status::snapshot::Snapshot;
 
     /// Deleted at that time, with all that is in it.
@@ -331,6 +331,27 @@ mod tests {
         };
         advance(&fixture::context(client), &cell, &observed).await.expect("waits");
         assert_eq!(requests.writes(), ["PATCH /apis/bulkhead.dev/v1alpha1/cells/a/status"]);
+    }
+
+    #[tokio::test]
+    async fn objects_of_two_kinds_of_one_name_are_both_removed() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let mut context = fixture::context(client);
+        let known = kinds::resource("batch", "v1", "Job", "jobs");
+        let added = kinds::resource("batch.volcano.sh", "v1alpha1", "Job", "jobs");
+        context.kinds = Kinds::new(std::slice::from_ref(&added));
+        let cell = deleted("2020-01-01T00:00:00Z");
+        let observed = Observed {
+            namespace: Some(fixture::namespace(&cell)),
+            objects: [fixture::object(&known, "train"), fixture::object(&added, "train")].into(),
+            ..Observed::default()
+        };
+        advance(&context, &cell, &observed).await.expect("goes on");
+        let removed = [
+            "DELETE /apis/batch/v1/namespaces/cell-a/jobs/train",
+            "DELETE /apis/batch.volcano.sh/v1alpha1/namespaces/cell-a/jobs/train",
+        ];
+        assert_eq!(requests.writes()[..2], removed);
     }
 
     const SHIFTS: &str = "POST /apis/bulkhead.dev/v1alpha1/trafficshifts";

@@ -28,15 +28,10 @@ pub(super) fn judge(
 ) -> Health {
     let mut health = Health::default();
     for (key, object) in objects {
-        let verdict = match key.kind.as_str() {
-            "Deployment" => deployment(object),
-            "StatefulSet" => stateful_set(object),
-            "Job" => job(object),
-            _ => continue,
-        };
+        let Some(verdict) = judgement(key) else { continue };
         health.workloads += 1;
         let what = format!("{} {}", key.kind, key.name);
-        match verdict {
+        match verdict(object) {
             _ if stale(key, object) => health.incomplete.push(format!("{what} was just changed")),
             Verdict::Complete => {}
             Verdict::Incomplete(why) => health.incomplete.push(format!("{what}: {why}")),
@@ -53,6 +48,20 @@ pub(super) fn judge(
         health.forbidden = Some((forbidden_reason(failure), failure.clone()));
     }
     health
+}
+
+/// Whether an object runs pods, so that the workload is not complete without it.
+pub(super) fn runs_pods(key: &Key) -> bool {
+    judgement(key).is_some()
+}
+
+fn judgement(key: &Key) -> Option<fn(&DynamicObject) -> Verdict> {
+    match key.of_kind() {
+        ("apps", "Deployment") => Some(deployment),
+        ("apps", "StatefulSet") => Some(stateful_set),
+        ("batch", "Job") => Some(job),
+        _ => None,
+    }
 }
 
 enum Verdict {
@@ -144,13 +153,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kinds;
 
     fn object(value: Value) -> Arc<DynamicObject> {
         Arc::new(serde_json::from_value(value).expect("is an object"))
     }
 
+    fn key(kind: &str) -> Key {
+        let group = if kind == "Job" { "batch" } else { "apps" };
+        Key::new(&kinds::resource(group, "v1", kind, ""), "app")
+    }
+
     fn check(kind: &str, value: Value, incomplete: Option<&str>) {
-        let objects = [(Key { kind: kind.to_owned(), name: "app".to_owned() }, object(value))].into();
+        let objects = [(key(kind), object(value))].into();
         let health = judge(&objects, &[], |_, _| false);
         let expected: Vec<_> = incomplete.map(|why| format!("{kind} app: {why}")).into_iter().collect();
         assert_eq!(health.incomplete, expected);
@@ -174,21 +189,27 @@ mod tests {
     }
 
     #[test]
+    fn a_kind_of_another_group_is_not_judged_by_its_name() {
+        let of_another = Key::new(&kinds::resource("batch.volcano.sh", "v1alpha1", "Job", "jobs"), "app");
+        let running =
+            json!({"metadata": {"name": "app"}, "spec": {}, "status": {"state": {"phase": "Running"}}});
+        assert_eq!(judge(&[(of_another, object(running))].into(), &[], |_, _| false), Health::default());
+    }
+
+    #[test]
     fn what_a_quota_forbids_is_told_apart() {
         let status = json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
             "message": "pods \"app-1\" is forbidden: exceeded quota: cell, requested: pods=1"}]});
-        let key = Key { kind: "Deployment".to_owned(), name: "app".to_owned() };
-        let objects = [(key, object(deployment(1, &status)))].into();
+        let objects = [(key("Deployment"), object(deployment(1, &status)))].into();
         let health = judge(&objects, &[], |_, _| false);
         assert_eq!(health.forbidden.map(|(reason, _)| reason), Some("QuotaForbidden"));
     }
 
     #[test]
     fn a_stateful_set_says_so_only_in_its_events() {
-        let key = Key { kind: "StatefulSet".to_owned(), name: "db".to_owned() };
         let value = json!({"metadata": {"name": "db", "generation": 1}, "spec": {"replicas": 1},
                            "status": {"observedGeneration": 1}});
-        let objects = [(key, object(value))].into();
+        let objects = [(key("StatefulSet"), object(value))].into();
         let failures =
             ["create Pod db-0 failed: pods \"db-0\" is forbidden: exceeded quota: cell".to_owned()];
         let health = judge(&objects, &failures, |_, _| false);
@@ -205,7 +226,7 @@ mod tests {
         let complete = json!({"metadata": {"name": "app"}, "spec": {},
                               "status": {"conditions": [{"type": "Complete", "status": "True"}]}});
         check("Job", complete.clone(), None);
-        let objects = [(Key { kind: "Job".to_owned(), name: "app".to_owned() }, object(complete))].into();
+        let objects = [(key("Job"), object(complete))].into();
         assert_eq!(judge(&objects, &[], |_, _| true).incomplete, ["Job app was just changed"]);
     }
 }

@@ -45,8 +45,8 @@ pub(crate) struct Observed {
 impl Observed {
     /// The Deployment of the cell's orchestrator.
     pub(crate) fn orchestrator(&self) -> Option<&Arc<DynamicObject>> {
-        let key = Key { kind: "Deployment".to_owned(), name: names::CELL_RUNTIME.to_owned() };
-        self.objects.get(&key)
+        let (kind, group) = ("Deployment".to_owned(), "apps".to_owned());
+        self.objects.get(&Key { kind, group, name: names::CELL_RUNTIME.to_owned() })
     }
 }
 
@@ -118,7 +118,7 @@ fn objects(context: &Context, cell: &Cell) -> BTreeMap<Key, Arc<DynamicObject>> 
         };
         for object in store.state_filter(here) {
             let name = object.metadata.name.clone().unwrap_or_default();
-            objects.insert(Key { kind: kind.resource.kind.clone(), name }, object);
+            objects.insert(Key::new(&kind.resource, &name), object);
         }
     }
     objects
@@ -183,9 +183,9 @@ fn lacks_pods(objects: &BTreeMap<Key, Arc<DynamicObject>>) -> bool {
     objects.iter().any(|(key, object)| {
         let count = |value: &Value| value.as_i64().unwrap_or(0);
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
-        match key.kind.as_str() {
-            "StatefulSet" => count(&status["replicas"]) < count(&spec["replicas"]),
-            "Job" => status["active"].is_null() && status["succeeded"].is_null(),
+        match key.of_kind() {
+            ("apps", "StatefulSet") => count(&status["replicas"]) < count(&spec["replicas"]),
+            ("batch", "Job") => status["active"].is_null() && status["succeeded"].is_null(),
             _ => false,
         }
     })

@@ -73,7 +73,8 @@ pub(crate) fn render(
 fn check_duplicates(objects: &[Value]) -> Result<(), Refusal> {
     let mut seen = BTreeMap::new();
     for (index, object) in objects.iter().enumerate() {
-        let identity = (object["kind"].to_string(), object["metadata"]["name"].to_string());
+        let identity =
+            [&object["apiVersion"], &object["kind"], &object["metadata"]["name"]].map(Value::to_string);
         if let Some(first) = seen.insert(identity, index) {
             return Err(Refusal::new(
                 format!("spec.objects[{index}].metadata.name"),
@@ -89,6 +90,7 @@ mod tests {
     use bulkhead_crds::template::{Parameter, ParameterType};
 
     use super::*;
+    use crate::kinds;
 
     fn template(objects: Vec<Value>) -> CellTemplateSpec {
         let replicas = Parameter {
@@ -123,6 +125,15 @@ mod tests {
             Err("spec.objects[1].metadata.name".to_owned())
         );
         assert!(render(&template, "a", &BTreeMap::new(), &kinds).is_err());
+    }
+
+    #[test]
+    fn two_kinds_of_one_name_may_give_their_objects_one_name() {
+        let added = kinds::resource("batch.volcano.sh", "v1alpha1", "Job", "jobs");
+        let job =
+            |version: &str| json!({"apiVersion": version, "kind": "Job", "metadata": {"name": "train"}});
+        let template = template(vec![job("batch/v1"), job("batch.volcano.sh/v1alpha1")]);
+        assert_eq!(check(&template, &Kinds::new(&[added])), Ok(()));
     }
 
     #[test]

@@ -34,15 +34,27 @@ pub(crate) struct Object {
 
 impl Object {
     pub(crate) fn key(&self) -> Key {
-        Key { kind: self.resource.kind.clone(), name: self.name.clone() }
+        Key::new(&self.resource, &self.name)
     }
 }
 
-/// An object of a cell; kinds of different groups never share a name in the closed list.
+/// An object of a cell. Kinds that an installation adds may share a name with one of another group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub kind: String,
+    pub group: String,
     pub name: String,
+}
+
+impl Key {
+    pub(crate) fn new(resource: &ApiResource, name: &str) -> Self {
+        Self { kind: resource.kind.clone(), group: resource.group.clone(), name: name.to_owned() }
+    }
+
+    /// Group and kind, to tell kinds apart.
+    pub(crate) fn of_kind(&self) -> (&str, &str) {
+        (&self.group, &self.kind)
+    }
 }
 
 /// What of the installation goes into the walls of cells. What goes into their pods is part of the recipe.
@@ -68,7 +80,7 @@ pub(crate) fn objects(cell: &ValidCell, installation: &Installation, kinds: &Kin
     let runtime = cell_runtime::objects(cell).into_iter();
     objects
         .extend(runtime.filter_map(|value| object(cell, value, Some(names::COMPONENT_CELL_RUNTIME), kinds)));
-    let autoscaled = workload::autoscaled(&cell.objects);
+    let autoscaled = workload::autoscaled(&cell.objects, kinds);
     objects.extend(cell.objects.iter().filter_map(|value| {
         let decorated = workload::decorate(cell, value);
         let mut object = object(cell, decorated, Some(names::COMPONENT_WORKLOAD), kinds)?;
@@ -90,10 +102,10 @@ pub(crate) fn objects(cell: &ValidCell, installation: &Installation, kinds: &Kin
     objects
 }
 
-/// Whether objects of that kind are walls: the same in every revision, so that they may change in all cells at once, and
-/// there for as long as the namespace is. No template has any.
-pub(crate) fn is_wall(kind: &str) -> bool {
-    matches!(kind, "NetworkPolicy" | "ResourceQuota" | "LimitRange")
+/// Whether an object is a wall: the same in every revision, so that it may change in all cells at once, and there for as
+/// long as the namespace is. No template has any.
+pub(crate) fn is_wall(key: &Key) -> bool {
+    matches!(key.of_kind(), ("networking.k8s.io", "NetworkPolicy") | ("", "ResourceQuota" | "LimitRange"))
 }
 
 /// Labels, namespace and kind around what a family made. Kinds are those of the closed list, so each is found.
@@ -288,7 +300,7 @@ mod tests {
         other.revision.hash = "another".to_owned();
         let second = objects(&other, &installation(), &Kinds::new(&[]));
         for (first, second) in made().iter().zip(&second) {
-            assert_eq!(is_wall(&first.resource.kind), first == second, "{:?}", first.key());
+            assert_eq!(is_wall(&first.key()), first == second, "{:?}", first.key());
         }
     }
 

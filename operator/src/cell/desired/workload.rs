@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use super::quota::limit_memory;
 use super::{Key, place, pod_labels, restrict};
 use crate::cell::validate::ValidCell;
+use crate::kinds::Kinds;
 
 /// One object of the template as it is applied.
 pub(super) fn decorate(cell: &ValidCell, object: &Value) -> Value {
     let mut object = object.clone();
-    let template = match object["kind"].as_str() {
-        Some("CronJob") => object["spec"]["jobTemplate"]["spec"].get_mut("template"),
+    let template = match (object["apiVersion"].as_str(), object["kind"].as_str()) {
+        (Some("batch/v1"), Some("CronJob")) => object["spec"]["jobTemplate"]["spec"].get_mut("template"),
         _ => object.get_mut("spec").and_then(|spec| spec.get_mut("template")),
     };
     if let Some(template) = template.filter(|template| template["spec"]["containers"].is_array()) {
@@ -30,13 +31,16 @@ pub(super) fn decorate(cell: &ValidCell, object: &Value) -> Value {
 }
 
 /// The workloads whose replicas an autoscaler of the same template sets.
-pub(super) fn autoscaled(objects: &[Value]) -> BTreeSet<Key> {
+pub(super) fn autoscaled(objects: &[Value], kinds: &Kinds) -> BTreeSet<Key> {
     objects
         .iter()
         .filter(|object| object["kind"] == "HorizontalPodAutoscaler")
         .filter_map(|object| {
             let target = &object["spec"]["scaleTargetRef"];
-            Some(Key { kind: target["kind"].as_str()?.to_owned(), name: target["name"].as_str()?.to_owned() })
+            // An autoscaler finds its target in whatever version it has.
+            let (group, _) = target["apiVersion"].as_str()?.split_once('/').unwrap_or_default();
+            let kind = kinds.of_group(group, target["kind"].as_str()?)?;
+            Some(Key::new(&kind.resource, target["name"].as_str()?))
         })
         .collect()
 }
