@@ -59,6 +59,7 @@ fn judgement(key: &Key) -> Option<fn(&DynamicObject) -> Verdict> {
     match key.of_kind() {
         ("apps", "Deployment") => Some(deployment),
         ("apps", "StatefulSet") => Some(stateful_set),
+        ("apps", "DaemonSet") => Some(daemon_set),
         ("batch", "Job") => Some(job),
         _ => None,
     }
@@ -137,6 +138,23 @@ fn stateful_set(object: &DynamicObject) -> Verdict {
     }
 }
 
+fn daemon_set(object: &DynamicObject) -> Verdict {
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    if not_observed(object) {
+        return Verdict::Incomplete("its change is not taken up yet".to_owned());
+    }
+    let wanted = count(&status["desiredNumberScheduled"], 0);
+    let (updated, available) =
+        (count(&status["updatedNumberScheduled"], 0), count(&status["numberAvailable"], 0));
+    if updated < wanted && spec["updateStrategy"]["type"] != "OnDelete" {
+        Verdict::Incomplete(format!("{updated} of {wanted} pods are of the newest version"))
+    } else if available < wanted {
+        Verdict::Incomplete(format!("{available} of {wanted} pods are ready"))
+    } else {
+        Verdict::Complete
+    }
+}
+
 fn job(object: &DynamicObject) -> Verdict {
     if let Some(failed) = condition(object, "Failed") {
         return Verdict::Incomplete(format!("failed: {}", failed["message"].as_str().unwrap_or_default()));
@@ -186,6 +204,19 @@ mod tests {
         check("Deployment", deployment(3, &old), Some("1 old pods are left"));
         let starting = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2});
         check("Deployment", deployment(3, &starting), Some("0 of 2 pods are ready"));
+    }
+
+    #[test]
+    fn a_daemon_set_is_complete_when_every_node_has_its_newest_pod() {
+        let daemon_set = |generation: i64, updated: i64, available: i64| {
+            json!({"metadata": {"name": "app", "generation": generation}, "spec": {},
+                   "status": {"observedGeneration": 3, "desiredNumberScheduled": 2,
+                              "updatedNumberScheduled": updated, "numberAvailable": available}})
+        };
+        check("DaemonSet", daemon_set(3, 2, 2), None);
+        check("DaemonSet", daemon_set(4, 2, 2), Some("its change is not taken up yet"));
+        check("DaemonSet", daemon_set(3, 1, 2), Some("1 of 2 pods are of the newest version"));
+        check("DaemonSet", daemon_set(3, 2, 1), Some("1 of 2 pods are ready"));
     }
 
     #[test]

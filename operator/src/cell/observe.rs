@@ -38,7 +38,7 @@ pub(crate) struct Observed {
     pub drain_timeout_ms: i64,
     /// Names of the cell's pods that have not ended; asked only while the Cell is deleted.
     pub pods: Vec<String>,
-    /// What StatefulSets and Jobs could not make, as their Events say; asked only while one lacks pods.
+    /// What StatefulSets, DaemonSets and Jobs could not make, as their Events say; asked only while one lacks pods.
     pub failures: Vec<String>,
 }
 
@@ -185,6 +185,9 @@ fn lacks_pods(objects: &BTreeMap<Key, Arc<DynamicObject>>) -> bool {
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
         match key.of_kind() {
             ("apps", "StatefulSet") => count(&status["replicas"]) < count(&spec["replicas"]),
+            ("apps", "DaemonSet") => {
+                count(&status["currentNumberScheduled"]) < count(&status["desiredNumberScheduled"])
+            }
             ("batch", "Job") => status["active"].is_null() && status["succeeded"].is_null(),
             _ => false,
         }
@@ -195,10 +198,9 @@ async fn failures(context: &Context, namespace: &str) -> kube::Result<Vec<String
     let api = Api::<Event>::namespaced(context.client.clone(), namespace);
     let params = ListParams::default().fields("reason=FailedCreate").limit(50);
     let events = api.list(&params).await?;
-    let relevant = events
-        .items
-        .into_iter()
-        .filter(|event| matches!(event.involved_object.kind.as_deref(), Some("StatefulSet" | "Job")));
+    let relevant = events.items.into_iter().filter(|event| {
+        matches!(event.involved_object.kind.as_deref(), Some("StatefulSet" | "DaemonSet" | "Job"))
+    });
     Ok(relevant.filter_map(|event| event.message).collect())
 }
 
