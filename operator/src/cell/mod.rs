@@ -1,5 +1,6 @@
 //! The reconcile of one Cell, as five steps in files of their own: `observe` reads, `validate` and `desired` decide,
-//! `apply` writes, `status` reports. This file joins them and knows the order.
+//! `apply` writes, `status` reports. `namespace`, `update`, `shift` and `deletion` write what they are named for. This file
+//! joins them and knows the order.
 
 pub(crate) mod apply;
 mod bring_up;

@@ -1,4 +1,5 @@
-//! Step one of a Cell's reconcile: all reads. May read the cluster and the stores; decides nothing.
+//! Step one of a Cell's reconcile: the reads. May read the cluster and the stores; decides nothing. What must not be old
+//! when it is written is read again there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
