@@ -13,7 +13,7 @@ use crate::kinds::Kinds;
 pub(super) fn check(object: &Value, kinds: &Kinds, path: &str) -> Result<(), Refusal> {
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if !kinds.find(api_version, kind).is_some_and(|known| known.in_templates) {
+    let Some(known) = kinds.find(api_version, kind).filter(|known| known.in_templates) else {
         return refuse(
             format!("{path}.kind"),
             &format!(
@@ -21,19 +21,21 @@ pub(super) fn check(object: &Value, kinds: &Kinds, path: &str) -> Result<(), Ref
                 kinds.in_templates()
             ),
         );
-    }
+    };
     check_metadata(&object["metadata"], &format!("{path}.metadata"), true)?;
-    match kind {
-        "Service" => check_service(&object["spec"], &format!("{path}.spec")),
-        "Deployment" | "StatefulSet" => {
+    match (known.resource.group.as_str(), kind) {
+        ("", "Service") => check_service(&object["spec"], &format!("{path}.spec")),
+        ("apps", "Deployment" | "StatefulSet") => {
             check_template(&object["spec"]["template"], &format!("{path}.spec.template"))
         }
-        "Job" => check_job(&object["spec"], &format!("{path}.spec")),
-        "CronJob" => check_template(
+        ("batch", "Job") => check_job(&object["spec"], &format!("{path}.spec")),
+        ("batch", "CronJob") => check_template(
             &object["spec"]["jobTemplate"]["spec"]["template"],
             &format!("{path}.spec.jobTemplate.spec.template"),
         ),
-        "ConfigMap" | "PersistentVolumeClaim" | "PodDisruptionBudget" | "HorizontalPodAutoscaler" => Ok(()),
+        ("", "ConfigMap" | "PersistentVolumeClaim")
+        | ("policy", "PodDisruptionBudget")
+        | ("autoscaling", "HorizontalPodAutoscaler") => Ok(()),
         // A kind that the installation added: its pods may lie anywhere in it.
         _ => check_anywhere(object, path),
     }
@@ -315,10 +317,13 @@ mod tests {
 
     #[test]
     fn a_kind_that_the_installation_added_is_searched_at_every_depth() {
-        let kinds = Kinds::new(&[crate::kinds::resource("x.io", "v1", "Fleet", "fleets")]);
-        let object = json!({"apiVersion": "x.io/v1", "kind": "Fleet", "metadata": {"name": "x"},
-                            "spec": {"pods": [{"containers": [], "hostNetwork": true}]}});
-        let refusal = check(&object, &kinds, "objects[0]").expect_err("is refused");
-        assert_eq!(refusal.path, "objects[0].spec.pods[0].hostNetwork");
+        let added = [("Fleet", "fleets"), ("Service", "services"), ("ConfigMap", "configmaps")];
+        let kinds = added.map(|(kind, plural)| crate::kinds::resource("x.io", "v1", kind, plural));
+        for (kind, _) in added {
+            let object = json!({"apiVersion": "x.io/v1", "kind": kind, "metadata": {"name": "x"},
+                                "spec": {"pods": [{"containers": [], "hostNetwork": true}]}});
+            let refusal = check(&object, &Kinds::new(&kinds), "objects[0]").expect_err("is refused");
+            assert_eq!(refusal.path, "objects[0].spec.pods[0].hostNetwork", "{kind}");
+        }
     }
 }
