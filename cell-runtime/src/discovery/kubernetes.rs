@@ -13,8 +13,11 @@ use kube::{Api, ResourceExt};
 use super::slices::{self, Slices};
 use crate::cell::Cell;
 
-/// Load balancers cut watches that are silent for four minutes, without a word.
-const WATCH_TIMEOUT_SECONDS: u32 = 200;
+/// The server ends each watch then, long before load balancers cut one that is silent, without a word.
+const WATCH_TIMEOUT_SECONDS: u32 = 60;
+/// A connection on which the server is due to speak is given up after this time. A quiet watch may say nothing before it
+/// ends: nobody promises it bookmarks.
+pub(crate) const SILENCE: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS as u64 + 10);
 const LOOK: Duration = Duration::from_secs(5);
 
 /// A client that gives up a connection on which the server is due to speak and says nothing for `silence`: it may be

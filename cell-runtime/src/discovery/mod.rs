@@ -4,20 +4,16 @@ mod kubernetes;
 mod slices;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::cell::Cell;
 use crate::config::Discovery;
-
-/// Bookmarks come on a quiet watch every minute.
-const SILENCE: Duration = Duration::from_secs(90);
 
 /// A client of the cluster that this pod runs in.
 ///
 /// # Errors
 /// When there is no configuration of one.
 pub(crate) async fn client() -> anyhow::Result<kube::Client> {
-    Ok(kubernetes::client(kube::Config::infer().await?, SILENCE)?)
+    Ok(kubernetes::client(kube::Config::infer().await?, kubernetes::SILENCE)?)
 }
 
 /// Tells the cell of every list of pods; ends only where lists never change.

@@ -23,11 +23,11 @@ use tokio::sync::mpsc;
 use super::freshness::Freshness;
 use crate::objects::{Change, Kind, Objects, Pod, Slice, Touched, key};
 
-/// Load balancers cut idle connections silently after four minutes or more; the server ends each watch before.
-const WATCH_SECONDS: u32 = 200;
+/// The server ends each watch then, long before load balancers cut idle connections silently.
+const WATCH_SECONDS: u32 = 60;
 /// A connection on which the server is due to speak and says nothing for this long is given up: it may be dead without
-/// anybody having said so. Bookmarks come on a quiet watch every minute.
-const SILENCE: Duration = Duration::from_secs(90);
+/// anybody having said so. A quiet watch may say nothing before it ends: nobody promises it bookmarks.
+const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
 /// Between two tries at a server that does not answer. Short, so that what was missed is caught up with in seconds.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(1);
