@@ -119,20 +119,20 @@ fn a_router_finds_the_table_of_the_pod_before_it(world: &World) {
     let router = || -> Result<_> {
         let pod = running(world, SYSTEM, "bulkhead.dev/component=router")?.into_iter().next();
         let pod = pod.context("a router runs")?;
-        let table = format!("/proc/{}/root/var/lib/bulkhead/table.json", pod.processes()?[0]);
-        let text = fs::read_to_string(&table).with_context(|| table.clone())?;
-        ensure!(text.contains("payments-a"), "{table} names no cell");
-        Ok((pod.name, pod.ip, fs::metadata(&table)?.created()?))
+        let folder = format!("/proc/{}/root/var/lib/bulkhead", pod.processes()?[0]);
+        let table = fs::read_to_string(format!("{folder}/table.json")).context("no table yet")?;
+        ensure!(table.contains("payments-a"), "its table names no cell");
+        Ok((pod, format!("{folder}/mark")))
     };
-    let (name, ip, written) =
-        eventually(Duration::from_secs(30), router).expect("it has a table on its volume");
-    world.kubectl(&["delete", "pod", "-n", SYSTEM, &name, "--timeout=90s"]).expect("deleted");
+    let (first, mark) = eventually(Duration::from_secs(30), router).expect("it has a table on its volume");
+    fs::write(mark, "of the first").expect("written beside it");
+    world.kubectl(&["delete", "pod", "-n", SYSTEM, &first.name, "--timeout=90s"]).expect("deleted");
     world
         .kubectl(&["rollout", "status", "statefulset/bulkhead-router", "-n", SYSTEM, "--timeout=90s"])
         .expect("another takes its place");
-    let (same_name, other_ip, kept) = router().expect("it has the table");
-    assert_eq!((&same_name, kept), (&name, written), "the very file");
-    assert_ne!(other_ip, ip, "of another pod");
+    let (second, mark) = eventually(Duration::from_secs(30), router).expect("it has a table too");
+    assert_eq!((&second.name, second.ip == first.ip), (&first.name, false), "another pod of that name");
+    assert_eq!(fs::read_to_string(mark).expect("the same volume"), "of the first");
     for router in routers(world).expect("addresses") {
         assert_eq!(send(router, &Request::get("/").header("x-account", "1")).expect("answered").status, 200);
     }
