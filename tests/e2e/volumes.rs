@@ -94,8 +94,13 @@ fn a_retained_cell_keeps_what_it_stored_and_the_next_of_its_name_has_it_again() 
         fs::write(file, "100 EUR").expect("written");
     }
     delete().expect("deleted");
-    let left = world.kubectl(&["get", "statefulsets,pods,services", "-n", NAMESPACE, "-o", "name"]);
-    assert_eq!(left.expect("listed"), "", "the workload is gone");
+    // Pods that have ended hold nobody up, and are listed a moment longer.
+    eventually(Duration::from_secs(30), || {
+        let left = world.kubectl(&["get", "statefulsets,pods,services", "-n", NAMESPACE, "-o", "name"])?;
+        anyhow::ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
+    .expect("the workload is gone");
     assert_eq!(claims(world).expect("listed"), before, "the volumes are not");
 
     let uid = world.json(&["get", "namespace", NAMESPACE]).expect("retained")["metadata"]["uid"].clone();
