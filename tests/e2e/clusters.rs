@@ -10,7 +10,7 @@ use bulkhead_tests::{World, eventually};
 use serde_json::Value;
 
 /// The cluster that comes and goes beside the one that all tests run on.
-const SECOND: &str = "second";
+const SECOND: &str = "beside";
 
 /// Removes the second cluster when this goes out of scope.
 struct Second<'a>(&'a World);
