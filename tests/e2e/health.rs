@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bulkhead_tests::pods::{Stopped, orchestrators, routers, workload};
+use bulkhead_tests::pods::{Stopped, Unready, orchestrators, routers};
 use bulkhead_tests::traffic::{Load, Request, now_ms, send};
 use bulkhead_tests::{World, eventually};
 
@@ -11,53 +11,12 @@ const NOT_READY_MS: u64 = 500;
 /// From the moment an orchestrator stops without a word to the last new request.
 const SILENT_MS: u64 = 1_000;
 
-/// Readiness of every workload pod of a cell, put back when this goes out of scope.
-struct Unready<'a> {
-    world: &'a World,
-    cell: &'static str,
-}
-
-impl<'a> Unready<'a> {
-    fn new(world: &'a World, cell: &'static str) -> Self {
-        set_ready(world, cell, false);
-        Self { world, cell }
-    }
-}
-
-impl Drop for Unready<'_> {
-    fn drop(&mut self) {
-        set_ready(self.world, self.cell, true);
-    }
-}
-
-/// The walls keep this machine out of a cell, so the pod is asked from inside.
-fn set_ready(world: &World, cell: &str, ready: bool) {
-    for pod in workload(world, cell).expect("workload pods") {
-        let url = format!("http://127.0.0.1:8080/control/ready?value={ready}");
-        world
-            .kubectl(&[
-                "exec",
-                "-n",
-                &pod.namespace,
-                &pod.name,
-                "--",
-                "/bulkhead-samples",
-                "probe",
-                "http",
-                "--method",
-                "POST",
-                &url,
-            ])
-            .expect("the sample workload takes the order");
-    }
-}
-
 #[test]
 fn a_cell_whose_service_is_not_ready_gets_no_new_request() {
     let (world, _turn) = World::enter();
     let load = Load::start(world, 300);
     load.wait_for(Duration::from_secs(10), "payments-a").expect("payments-a gets its share first");
-    let unready = Unready::new(world, "payments-a");
+    let unready = Unready::new(world, "payments-a").expect("the services take the order");
     let flipped = now_ms();
     eventually(Duration::from_secs(10), || {
         world.expect_condition("payments-a", "OrchestratorReady", "False")
@@ -114,11 +73,11 @@ fn with_a_out_all_goes_to_b_then_to_the_next_group_and_then_nowhere() {
             Ok(())
         })
     };
-    let a = Unready::new(world, "payments-a");
+    let a = Unready::new(world, "payments-a").expect("the services take the order");
     answered_by("payments-b").expect("b takes all of its group");
-    let b = Unready::new(world, "payments-b");
+    let b = Unready::new(world, "payments-b").expect("the services take the order");
     answered_by("payments-c").expect("the second group takes over");
-    let c = Unready::new(world, "payments-c");
+    let c = Unready::new(world, "payments-c").expect("the services take the order");
     let refused = eventually(Duration::from_secs(10), || {
         let answer = send(router, &Request::get("/"))?;
         anyhow::ensure!(answer.status == 503, "answered {} by {:?}", answer.status, answer.cell());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bulkhead_tests::pods::{orchestrators, routers, running};
+use bulkhead_tests::pods::{Unready, routers, running};
 use bulkhead_tests::traffic::{Load, Request, now_ms, send};
 use bulkhead_tests::world::SYSTEM;
 use bulkhead_tests::{World, audit, eventually, holds_for};
@@ -80,20 +80,18 @@ fn a_failover_leaves_the_spec_as_gitops_wrote_it() {
     let before = specs();
     let load = Load::start(world, 100);
     load.wait_for(Duration::from_secs(10), "payments-b").expect("traffic flows");
-    for pod in orchestrators(world, "payments-b").expect("orchestrators") {
-        pod.signal(Signal::SIGKILL).expect("killed");
-    }
-    eventually(Duration::from_secs(10), || {
-        world.expect_condition("payments-b", "OrchestratorReady", "False")
-    })
-    .expect("it is out");
+    // Not a kill: a container is back before anybody has to see that it was gone.
+    let unready = Unready::new(world, "payments-b").expect("the services take the order");
+    let is_out = || world.expect_condition("payments-b", "OrchestratorReady", "False");
+    eventually(Duration::from_secs(10), is_out).expect("it is out");
     // Re-applying what is in Git, as a GitOps controller does every few seconds: nobody has written over it.
     holds_for(Duration::from_secs(10), || {
         world.kubectl(&["apply", "-f", "examples/"])?;
         ensure!(specs() == before, "a spec or its generation changed");
-        Ok(())
+        is_out()
     })
     .expect("specs stay as they are in Git");
+    drop(unready);
     eventually(Duration::from_secs(60), || world.expect_condition("payments-b", "Serving", "True"))
         .expect("it is back");
     let seen = load.stop();

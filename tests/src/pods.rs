@@ -157,3 +157,39 @@ impl Drop for Stopped {
         }
     }
 }
+
+/// A cell whose services say that they are not ready, until this goes out of scope.
+pub struct Unready<'a> {
+    world: &'a World,
+    pods: Vec<Pod>,
+}
+
+impl<'a> Unready<'a> {
+    /// Every workload pod of the cell says so from now on.
+    ///
+    /// # Errors
+    /// When the cell has none, or one does not take the order.
+    pub fn new(world: &'a World, cell: &str) -> Result<Self> {
+        let unready = Self { world, pods: workload(world, cell)? };
+        for pod in &unready.pods {
+            set_ready(world, pod, false)?;
+        }
+        Ok(unready)
+    }
+}
+
+impl Drop for Unready<'_> {
+    fn drop(&mut self) {
+        for pod in &self.pods {
+            let _ = set_ready(self.world, pod, true);
+        }
+    }
+}
+
+/// The walls keep this machine out of a cell, so the pod is asked from inside.
+fn set_ready(world: &World, pod: &Pod, ready: bool) -> Result<()> {
+    let order = format!("http://127.0.0.1:8080/control/ready?value={ready}");
+    let inside = ["exec", "-n", &pod.namespace, &pod.name, "--"];
+    let tell = ["/bulkhead-samples", "probe", "http", "--method", "POST", &order];
+    world.kubectl(&[&inside[..], &tell[..]].concat()).map(drop)
+}
