@@ -72,7 +72,7 @@ fn a_hundred_good_policies_are_served_beside_one_that_conflicts_and_one_with_a_t
     })
     .expect("the bad ones say why");
     world.apply(&policy("late", "late", "payments-a")).expect("stored");
-    eventually(Duration::from_secs(5), || {
+    eventually(Duration::from_secs(30), || {
         let late = world.json(&["get", "routingpolicy", "-n", NAMESPACE, "late"])?;
         anyhow::ensure!(condition(&late, "Ready") == "True", "{}", late["status"]);
         Ok(())

@@ -27,7 +27,7 @@ impl Drop for Second<'_> {
     }
 }
 
-/// All that clusters make on a machine, but for what is the tests' own cluster's.
+/// All that clusters make on a machine, but for what belongs to those that live there all the time.
 fn traces(world: &World) -> Result<BTreeSet<String>> {
     let printed = |args: &[&str]| -> Result<Vec<String>> {
         let output = Command::new(args[0]).args(&args[1..]).output().with_context(|| args.join(" "))?;
@@ -44,8 +44,12 @@ fn traces(world: &World) -> Result<BTreeSet<String>> {
         );
     }
     found.extend(processes().into_iter().map(|(mark, program)| format!("{program} of {mark}")));
-    let own = [format!("bk-{}-", world.cluster), format!("clusters/{}", world.cluster)];
-    found.retain(|trace| !own.iter().any(|own| trace.contains(own)));
+    let clusters = world.audit_log.ancestors().nth(3).context("the log lies in the folder of its cluster")?;
+    for cluster in fs::read_dir(clusters)?.flatten().filter(|cluster| cluster.file_name() != SECOND) {
+        let name = cluster.file_name().display().to_string();
+        let marks = [format!("bk-{name}-"), format!("clusters/{name}")];
+        found.retain(|trace| !marks.iter().any(|mark| trace.contains(mark)));
+    }
     Ok(found.into_iter().collect())
 }
 

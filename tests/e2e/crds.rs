@@ -59,7 +59,7 @@ fn ask(world: &World, row: &Row) -> Result<String> {
                     said => Ok(said),
                 }
             })?;
-            world.feed(&["delete", "--timeout=60s", "-f", "-"], old)?;
+            world.feed(&["delete", "--timeout=120s", "-f", "-"], old)?;
             said
         }
     }
@@ -69,7 +69,7 @@ fn ask(world: &World, row: &Row) -> Result<String> {
 fn clean_up(world: &World) {
     let namespace = format!("cell-{NAME}");
     world
-        .kubectl(&["delete", "namespace", &namespace, "--ignore-not-found", "--timeout=60s"])
+        .kubectl(&["delete", "namespace", &namespace, "--ignore-not-found", "--timeout=120s"])
         .expect("deleted");
     eventually(Duration::from_secs(10), || world.kubectl(&["get", "cells"]).map(drop))
         .expect("the API answers");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_tests::pods::{Stopped, Unready, orchestrators, routers};
+use bulkhead_tests::stall::StallWatch;
 use bulkhead_tests::traffic::{Load, Request, now_ms, send};
 use bulkhead_tests::{World, eventually};
 
@@ -16,6 +17,7 @@ fn a_cell_whose_service_is_not_ready_gets_no_new_request() {
     let (world, _turn) = World::enter();
     let load = Load::start(world, 300);
     load.wait_for(Duration::from_secs(10), "payments-a").expect("payments-a gets its share first");
+    let stalls = StallWatch::start();
     let unready = Unready::new(world, "payments-a").expect("the services take the order");
     let flipped = now_ms();
     eventually(Duration::from_secs(10), || {
@@ -28,7 +30,8 @@ fn a_cell_whose_service_is_not_ready_gets_no_new_request() {
     drop(unready);
     load.wait_for_since(Duration::from_secs(60), "payments-a", end).expect("it comes back");
     let outcome = load.stop();
-    let late = |cell| outcome.sent_between(cell, flipped + NOT_READY_MS, end);
+    let limit = flipped + NOT_READY_MS + stalls.longest_ms();
+    let late = |cell| outcome.sent_between(cell, limit, end);
     assert_eq!(late("payments-a"), 0, "requests to a cell that is not ready");
     assert!(late("payments-b") > 0, "the negative control: traffic went on");
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed.first());
@@ -39,6 +42,7 @@ fn a_silent_orchestrator_gets_no_new_request_after_a_second() {
     let (world, _turn) = World::enter();
     let load = Load::start(world, 300);
     load.wait_for(Duration::from_secs(10), "payments-a").expect("payments-a gets its share first");
+    let stalls = StallWatch::start();
     let stopped = Stopped::new(orchestrators(world, "payments-a").expect("orchestrators")).expect("stopped");
     let from = now_ms();
     load.wait_for_since(Duration::from_secs(10), "payments-b", from + SILENT_MS + 1_000)
@@ -47,11 +51,12 @@ fn a_silent_orchestrator_gets_no_new_request_after_a_second() {
     drop(stopped);
     load.wait_for_since(Duration::from_secs(60), "payments-a", end).expect("it comes back");
     let outcome = load.stop();
-    let late = |cell| outcome.sent_between(cell, from + SILENT_MS, end);
+    let limit = from + SILENT_MS + stalls.longest_ms();
+    let late = |cell| outcome.sent_between(cell, limit, end);
     assert_eq!(late("payments-a"), 0, "requests to a silent cell");
     assert!(late("payments-b") > 0, "the negative control: traffic went on");
     // What is in flight when a cell falls silent waits for its own time-out; nothing later may fail.
-    let failed_late = outcome.failed.iter().find(|failure| failure.sent_ms >= from + SILENT_MS);
+    let failed_late = outcome.failed.iter().find(|failure| failure.sent_ms >= limit);
     assert!(failed_late.is_none(), "{failed_late:?}");
 }
 
@@ -80,11 +85,12 @@ fn with_a_out_all_goes_to_b_then_to_the_next_group_and_then_nowhere() {
     let c = Unready::new(world, "payments-c").expect("the services take the order");
     let refused = eventually(Duration::from_secs(10), || {
         let answer = send(router, &Request::get("/"))?;
-        anyhow::ensure!(answer.status == 503, "answered {} by {:?}", answer.status, answer.cell());
+        // A cell that has not yet been taken out may still say itself that it is not ready.
+        let nobody = answer.status == 503 && answer.json()["reason"] == "NoHealthyCell";
+        anyhow::ensure!(nobody, "answered {} by {:?}: {}", answer.status, answer.cell(), answer.body);
         Ok(answer)
     })
     .expect("with every cell out there is nobody to answer");
-    assert_eq!(refused.json()["reason"], "NoHealthyCell");
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     drop((c, b, a));
 }

@@ -43,7 +43,7 @@ fn a_cell_is_added_and_deleted_at_run_time_and_the_others_do_not_notice() {
 
     // What the spec no longer says is removed.
     world.patch("cell", "payments-d", r#"{"spec":{"quota":null}}"#).expect("patched");
-    eventually(Duration::from_secs(5), || {
+    eventually(Duration::from_secs(30), || {
         let quotas = world.kubectl(&["get", "resourcequota", "-n", "cell-payments-d", "-o", "name"])?;
         anyhow::ensure!(quotas.trim().is_empty(), "{quotas}");
         Ok(())

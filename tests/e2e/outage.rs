@@ -31,6 +31,20 @@ fn nodes_reach_the_api(world: &World) -> Result<()> {
     (1..=2).try_for_each(|node| Network::of_node(world, node).tcp(address))
 }
 
+/// Waits until what the cluster itself consists of, controllers, scheduler and kubelets, has got over the outage.
+fn at_work_again(world: &World) -> Result<()> {
+    let wait = format!("--timeout={}s", PATIENCE.as_secs());
+    world.kubectl(&["create", "namespace", "after-outage"])?;
+    world.kubectl(&["delete", "namespace", "after-outage", &wait])?;
+    let operator = ["deployment/bulkhead-operator", "-n", SYSTEM];
+    world.kubectl(&[&["rollout", "restart"], &operator[..]].concat())?;
+    world.kubectl(&[&["rollout", "status", &wait], &operator[..]].concat())?;
+    let lasting = "bulkhead.dev/component in (router, cell-runtime, workload)";
+    world.kubectl(&["wait", "pods", "-A", "-l", lasting, "--for=condition=Ready", &wait]).map(drop)
+}
+
+/// How long the cluster's own controllers may back off after an outage before they try again.
+const PATIENCE: Duration = Duration::from_mins(3);
 /// How long the API server is away.
 const AWAY: Duration = Duration::from_mins(2);
 
@@ -72,7 +86,7 @@ pub(crate) fn survives(away_for: Duration) {
     eventually(Duration::from_secs(30), || world.kubectl(&["get", "--raw", "/readyz"]))
         .expect("the API server is back");
     // A node's own way to the API goes through the Service, which kube-proxy restores in its own time.
-    eventually(Duration::from_secs(60), || nodes_reach_the_api(world)).expect("it is back for pods too");
+    eventually(PATIENCE, || nodes_reach_the_api(world)).expect("it is back for pods too");
     world.patch("cell", "payments-a", r#"{"spec":{"weight":0}}"#).expect("patched");
     let patched = now_ms();
     eventually(Duration::from_secs(5), || {
@@ -82,11 +96,7 @@ pub(crate) fn survives(away_for: Duration) {
     })
     .expect("an edit is served within 5 s of the return, by every router");
     world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
-    // The cluster's own controllers lost their leases; whoever comes next finds them at work again.
-    world.kubectl(&["create", "namespace", "after-outage"]).expect("created");
-    world
-        .kubectl(&["delete", "namespace", "after-outage", "--timeout=180s"])
-        .expect("the cluster's controllers are back");
+    at_work_again(world).expect("whoever comes next finds the cluster at work");
     for (number, load) in loads.into_iter().enumerate() {
         let seen = load.stop();
         // The killed router takes nothing until it is back, and what it had in flight is lost with it.

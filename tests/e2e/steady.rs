@@ -175,12 +175,12 @@ spec:
         pod.signal(Signal::SIGKILL).expect("killed");
     }
     world
-        .kubectl(&["rollout", "status", "deployment/bulkhead-operator", "-n", SYSTEM, "--timeout=60s"])
+        .kubectl(&["rollout", "status", "deployment/bulkhead-operator", "-n", SYSTEM, "--timeout=120s"])
         .expect("they are back");
     // Another leader is elected when the lease of the one that was killed is over.
     let marker = r#"{"metadata":{"labels":{"steady":"yes"}},"spec":{"weight":50}}"#;
     world.patch("cell", "payments-c", marker).expect("patched");
-    eventually(Duration::from_secs(60), || {
+    eventually(Duration::from_secs(120), || {
         let cell = world.json(&["get", "cell", "payments-c"])?;
         ensure!(cell["status"]["observedGeneration"] == cell["metadata"]["generation"], "not seen yet");
         Ok(())

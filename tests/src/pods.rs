@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::eventually;
 use crate::world::{SYSTEM, World};
 
 /// A running pod.
@@ -181,7 +183,10 @@ impl<'a> Unready<'a> {
 impl Drop for Unready<'_> {
     fn drop(&mut self) {
         for pod in &self.pods {
-            let _ = set_ready(self.world, pod, true);
+            let put_back = eventually(Duration::from_secs(30), || set_ready(self.world, pod, true));
+            if let Err(error) = put_back {
+                eprintln!("pod {} stays unready: {error:#}", pod.name);
+            }
         }
     }
 }

@@ -35,6 +35,11 @@ impl StallWatch {
         Self { worst_micros, stop, thread: Some(thread) }
     }
 
+    /// The longest stall since the start or the last [`Self::take_ms`], in whole milliseconds.
+    pub fn longest_ms(&self) -> u64 {
+        self.worst_micros.load(Ordering::Relaxed).div_ceil(1_000)
+    }
+
     /// The longest stall since the last call, in milliseconds.
     pub fn take_ms(&self) -> f64 {
         self.worst_micros.swap(0, Ordering::Relaxed) as f64 / 1_000.0

@@ -99,7 +99,8 @@ impl World {
     /// # Errors
     /// With helm's own words.
     pub fn install_crds(&self, chart: &str) -> Result<String> {
-        self.helm(&["upgrade", "--install", "bulkhead-crds", chart, "-n", SYSTEM, "--create-namespace"])
+        let release = ["upgrade", "--install", "bulkhead-crds", chart, "-n", SYSTEM, "--create-namespace"];
+        self.helm(&[&release[..], &["--wait", "--timeout", "60s"]].concat())
     }
 
     /// `helm upgrade --install` of the main chart with the images of this tree.
@@ -122,17 +123,22 @@ impl World {
         self.helm(&args)
     }
 
-    /// Puts the examples as they are in the tree and waits until every cell is ready with its whole weight, so that a
-    /// test starts from rest whatever an earlier one left.
+    /// Puts the examples as they are in the tree and waits until every cell has their revision and is ready with its
+    /// whole weight, so that a test starts from rest whatever an earlier one left.
     fn calm(&self) -> Result<()> {
         self.kubectl(&["apply", "-f", "examples/"])?;
         eventually(Duration::from_secs(180), || {
+            let template = self.json(&["get", "celltemplate", "payments"])?;
+            seen(&template)?;
+            let newest = template.pointer("/status/latestRevision");
             for cell in ["payments-a", "payments-b", "payments-c"] {
                 let object = self.json(&["get", "cell", cell])?;
+                seen(&object)?;
                 ensure!(condition(&object, "Ready") == "True", "{cell} is not Ready");
-                let (generation, seen) =
-                    (object.pointer("/metadata/generation"), object.pointer("/status/observedGeneration"));
-                ensure!(generation == seen, "the operator has not seen the newest {cell} yet");
+                ensure!(
+                    object.pointer("/status/currentRevision") == newest,
+                    "{cell} has not the newest revision of its template"
+                );
                 ensure!(
                     object.pointer("/status/effectiveWeight") == Some(&Value::from(100)),
                     "{cell} is not at full weight"
@@ -291,6 +297,18 @@ fn said(output: std::io::Result<Output>, program: &str, args: &[&str]) -> Result
         bail!("{program} {} failed: {}{stdout}", args.join(" "), String::from_utf8_lossy(&output.stderr));
     }
     Ok(stdout)
+}
+
+/// Whether the operator has seen the newest spec of the object.
+fn seen(object: &Value) -> Result<()> {
+    let (newest, seen) =
+        (object.pointer("/metadata/generation"), object.pointer("/status/observedGeneration"));
+    ensure!(
+        newest == seen,
+        "the operator has not seen generation {newest:?}, but {seen:?}: {}",
+        object["metadata"]["name"]
+    );
+    Ok(())
 }
 
 /// Status of an object's condition; empty when it was never stated.
