@@ -136,7 +136,7 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
 
@@ -161,9 +161,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_port_is_refused_at_once() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
-        let address = listener.local_addr().expect("is bound");
-        drop(listener);
+        // Bound, so that nobody else is given the port meanwhile, and it never listens.
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("binds");
+        let address = socket.local_addr().expect("is bound");
         let error =
             Connector::plain().connect(address, Duration::from_secs(5)).await.expect_err("is refused");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
