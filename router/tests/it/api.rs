@@ -14,8 +14,11 @@ use bytes::Bytes;
 use futures::stream;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+
+use crate::port::Port;
+use crate::world::PATIENCE;
 
 struct Store {
     version: u64,
@@ -28,50 +31,48 @@ struct Store {
 
 struct Inner {
     store: Mutex<Store>,
-    changed: watch::Sender<u64>,
+    changed: watch::Sender<()>,
 }
 
 /// A running API server.
 pub(crate) struct FakeApi {
     pub(crate) address: SocketAddr,
+    /// Stays the server's while it is stopped.
+    _port: Port,
     inner: Arc<Inner>,
-    server: Option<JoinHandle<()>>,
+    /// Its own, whose end closes every connection, as the end of a process would.
+    runtime: Option<Runtime>,
 }
 
 impl FakeApi {
     pub(crate) async fn start() -> Self {
         let store = Store { version: 1, objects: BTreeMap::new(), log: Vec::new(), held: Vec::new() };
-        let inner = Arc::new(Inner { store: Mutex::new(store), changed: watch::Sender::new(0) });
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
-        let address = listener.local_addr().expect("is bound");
-        let mut api = Self { address, inner, server: None };
-        api.serve(listener);
+        let inner = Arc::new(Inner { store: Mutex::new(store), changed: watch::Sender::new(()) });
+        let port = Port::free();
+        let mut api = Self { address: port.address, _port: port, inner, runtime: None };
+        api.start_again().await;
         api
     }
 
-    fn serve(&mut self, listener: TcpListener) {
-        let routes = axum::Router::new()
-            .route("/apis/{group}/{version}/{plural}", get(answer))
-            .with_state(Arc::clone(&self.inner));
-        self.server = Some(tokio::spawn(async move {
-            let _ = axum::serve(listener, routes).await;
-        }));
-    }
-
-    /// Refuses connections and ends every watch.
+    /// Refuses connections and cuts those that are open.
     pub(crate) async fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.abort();
-            let _ = server.await;
+        if let Some(runtime) = self.runtime.take() {
+            let stopped = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE));
+            stopped.await.expect("stops");
         }
-        // Watches run in tasks of their own, which end with their store's version going to the end.
-        self.inner.changed.send_replace(u64::MAX);
     }
 
     pub(crate) async fn start_again(&mut self) {
-        self.inner.changed.send_replace(0);
-        let listener = TcpListener::bind(self.address).await.expect("the port is free again");
-        self.serve(listener);
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = self.runtime.insert(runtime.expect("a runtime can be made"));
+        let routes = axum::Router::new()
+            .route("/apis/{group}/{version}/{plural}", get(answer))
+            .with_state(Arc::clone(&self.inner));
+        let bound = runtime.spawn(TcpListener::bind(self.address)).await.expect("runs");
+        let listener = bound.expect("the port is the server's");
+        runtime.spawn(async move {
+            let _ = axum::serve(listener, routes).await;
+        });
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -89,7 +90,7 @@ impl FakeApi {
     }
 
     fn tell(&self) {
-        self.inner.changed.send_modify(|version| *version = version.saturating_add(1));
+        self.inner.changed.send_replace(());
     }
 
     /// Applies YAML documents, each as if it had the generation given.
@@ -132,10 +133,9 @@ impl FakeApi {
 
 impl Drop for FakeApi {
     fn drop(&mut self) {
-        if let Some(server) = &self.server {
-            server.abort();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
-        self.inner.changed.send_replace(u64::MAX);
     }
 }
 
@@ -172,13 +172,12 @@ fn watching(inner: Arc<Inner>, plural: String, from: u64) -> Response {
         let plural = plural.clone();
         async move {
             loop {
-                let stopped = *changed.borrow_and_update() == u64::MAX;
+                changed.borrow_and_update();
                 let next = {
                     let store = inner.store.lock().expect("no test panics here");
                     store.log.iter().find(|(version, kind, _)| *version > from && *kind == plural).cloned()
                 };
                 match next {
-                    _ if stopped => return None,
                     Some((version, _, event)) => {
                         let line = Bytes::from(event.to_string() + "\n");
                         return Some((Ok::<_, Infallible>(line), (inner, changed, version)));

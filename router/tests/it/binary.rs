@@ -1,13 +1,13 @@
 //! The binary as it is shipped, in a process of its own.
 
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Client, get};
+use crate::port::Port;
 use crate::world::{Setup, eventually};
 
 /// Ends with the test.
@@ -20,16 +20,11 @@ impl Drop for Process {
     }
 }
 
-/// An address whose port nobody had a moment ago.
-fn free() -> SocketAddr {
-    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-    socket.local_addr().expect("is bound")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_nobody_reads_costs_no_request() {
     let (folder, _cells) = Setup::default().lay_out().await;
-    let (admin, traffic) = (free(), free());
+    let ports = [Port::free(), Port::free()];
+    let [admin, traffic] = ports.each_ref().map(|port| port.address);
     let router = Command::new(env!("CARGO_BIN_EXE_bulkhead-router"))
         .args(["--router=main", "--listen-ip=127.0.0.1", "--log=debug", "--log-format=json"])
         .arg(format!("--source={}", folder.path().display()))

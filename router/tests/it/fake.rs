@@ -21,6 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::port::Port;
+
 /// What the cell does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
@@ -74,6 +76,8 @@ struct Inner {
 /// A running fake.
 pub(crate) struct FakeCell {
     pub(crate) address: SocketAddr,
+    /// For traffic, and the one after, for health. They stay the cell's while it is killed.
+    ports: Arc<[Port; 2]>,
     inner: Arc<Inner>,
     tasks: Vec<JoinHandle<()>>,
     open: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -81,25 +85,29 @@ pub(crate) struct FakeCell {
 
 impl FakeCell {
     pub(crate) async fn start(name: &str) -> Self {
-        // Health is on the port after, so both must be free.
         loop {
-            let traffic = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
-            let address = traffic.local_addr().expect("is bound");
-            let Some(next) = address.port().checked_add(1) else { continue };
-            if let Ok(health) = TcpListener::bind(("127.0.0.1", next)).await {
-                return Self::run(name, address, traffic, health);
+            let traffic = Port::free();
+            if let Ok(health) = traffic.next() {
+                return Self::run(name, [traffic, health].into()).await;
             }
         }
     }
 
-    /// Starts again where one was before.
     pub(crate) async fn start_at(name: &str, address: SocketAddr) -> Self {
-        let traffic = TcpListener::bind(address).await.expect("the port is free again");
-        let health = TcpListener::bind((address.ip(), address.port() + 1)).await.expect("so is the next");
-        Self::run(name, address, traffic, health)
+        let traffic = Port::at(address).expect("the port is free");
+        let health = traffic.next().expect("so is the next");
+        Self::run(name, [traffic, health].into()).await
     }
 
-    fn run(name: &str, address: SocketAddr, traffic: TcpListener, health: TcpListener) -> Self {
+    /// Starts another in the place of one that was killed.
+    pub(crate) async fn start_again(&mut self) {
+        *self = Self::run(self.name(), Arc::clone(&self.ports)).await;
+    }
+
+    async fn run(name: &str, ports: Arc<[Port; 2]>) -> Self {
+        let [address, health] = [ports[0].address, ports[1].address];
+        let traffic = TcpListener::bind(address).await.expect("the port is ours");
+        let health = TcpListener::bind(health).await.expect("so is the next");
         let inner = Arc::new(Inner {
             name: name.to_owned(),
             behaviour: Mutex::new(Behaviour::Echo),
@@ -117,7 +125,7 @@ impl FakeCell {
             tokio::spawn(accept(traffic, Arc::clone(&inner), Arc::clone(&open), false)),
             tokio::spawn(accept(health, Arc::clone(&inner), Arc::clone(&open), true)),
         ];
-        Self { address, inner, tasks, open }
+        Self { address, ports, inner, tasks, open }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -67,10 +67,9 @@ async fn a_cell_comes_back_by_steps() {
         "  - {name: all, failback: {holdDown: 1s, steps: [1, 100], interval: 1s}, groups: [{cells: [{name: a}, {name: b}]}]}\n",
     );
     let mut world = Setup { policy: text, ..Setup::default() }.start().await;
-    let address = world.cells[0].address;
     world.cells[0].kill().await;
     world.until_in("a", false).await;
-    world.cells[0] = FakeCell::start_at("a", address).await;
+    world.cells[0].start_again().await;
     world.until_in("a", true).await;
     let clock = Monotonic::start();
     assert_eq!(world.spread(50).await.get("b"), Some(&50));

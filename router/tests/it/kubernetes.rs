@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::api::FakeApi;
 use crate::client::{Answer, Client, get};
 use crate::fake::FakeCell;
-use crate::world::{ROUTER, documents, even, eventually, hanging_file, rules};
+use crate::world::{ROUTER, address_of, documents, even, eventually, hanging_file, rules};
 
 /// A router that reads a fake API server.
 struct Cluster {
@@ -116,7 +116,7 @@ impl Cluster {
     }
 
     async fn client(&self) -> Client {
-        Client::connect(self.router.address("http").await.expect("opens")).await
+        Client::connect(address_of(&self.router, "http").await).await
     }
 
     async fn until_share(&self, cell: &str, ppm: u32) {

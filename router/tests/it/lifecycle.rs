@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Client, check_refused, get, post, raw, read_head};
-use crate::fake::{Behaviour, FakeCell};
-use crate::world::{PATIENCE, ROUTER, Setup, World, eventually, policy, rules};
+use crate::fake::Behaviour;
+use crate::world::{PATIENCE, ROUTER, Setup, World, address_of, eventually, policy, rules};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_answers_what_is_in_flight_and_then_ends() {
@@ -59,7 +59,6 @@ async fn a_router_that_stops_goes_on_accepting_for_a_while() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_that_starts_listens_only_once_a_cell_has_spoken() {
     let mut world = World::start().await;
-    let places: Vec<_> = world.cells.iter().map(|cell| cell.address).collect();
     for cell in &mut world.cells {
         cell.kill().await;
     }
@@ -74,8 +73,10 @@ async fn a_router_that_starts_listens_only_once_a_cell_has_spoken() {
     })
     .await;
     assert!(router.address("http").now_or_never().is_none(), "whoever connects now gets a 503");
-    let _cells = (FakeCell::start_at("a", places[0]).await, FakeCell::start_at("b", places[1]).await);
-    let address = router.address("http").await.expect("opens");
+    for cell in &mut world.cells {
+        cell.start_again().await;
+    }
+    let address = address_of(&router, "http").await;
     assert_eq!(Client::connect(address).await.send(get("/")).await.status, 200);
     shutdown.trigger();
     router.ended().await.expect("ends well");

@@ -8,6 +8,7 @@ mod fake;
 mod health;
 mod kubernetes;
 mod lifecycle;
+mod port;
 mod restarts;
 mod routing;
 mod sources;

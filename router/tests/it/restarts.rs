@@ -120,12 +120,11 @@ async fn a_refused_connection_is_no_error_even_for_a_post() {
 async fn a_kept_connection_that_the_cell_closed_is_no_error_even_for_a_post() {
     let text = policy("[{cells: [{name: a}]}]");
     let mut world = Setup { cells: vec!["a"], policy: text, threads: 1, ..Setup::default() }.start().await;
-    let address = world.cells[0].address;
     let mut client = world.client().await;
     for _ in 0..5 {
         assert_eq!(client.send(post("/", "x")).await.status, 200);
         world.cells[0].kill().await;
-        world.cells[0] = FakeCell::start_at("a", address).await;
+        world.cells[0].start_again().await;
         // The cell may be out for a moment; what must not come is an error of the stale connection.
         eventually("the cell answers again", async || {
             let answer = client.send(post("/", "x")).await;

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, get};
-use crate::world::{Setup, World, cell, documents, even, eventually, hanging_file, policy};
+use crate::port::Port;
+use crate::world::{Setup, World, address_of, cell, documents, even, eventually, hanging_file, policy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_bad_file_among_good_ones_harms_nothing_and_is_shown() {
@@ -171,7 +172,7 @@ async fn the_table_on_disk_serves_when_the_source_does_not_answer() {
     config.threads = NonZeroUsize::new(1);
     let shutdown = Shutdown::new();
     let router = start(config, shutdown.clone()).await.expect("starts");
-    let address = router.address("http").await.expect("opens from the table on disk");
+    let address = address_of(&router, "http").await;
     let admin = router.admin_address();
     eventually("it is ready", async || Client::connect(admin).await.send(get("/readyz")).await.status == 200)
         .await;
@@ -206,14 +207,16 @@ async fn a_disk_that_hangs_holds_up_no_table_and_no_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn listeners_open_and_close_with_the_router_object() {
     let world = World::start().await;
-    let two = crate::world::ROUTER.replace("LIMITS", "{}") + "  - {name: second, port: 0}\n";
-    world.write("router.yaml", &two.replace("port: 0", "port: 65001"));
+    let kept = Port::free();
+    let port = kept.address.port();
+    let two = crate::world::ROUTER.replace("LIMITS", "{}") + &format!("  - {{name: second, port: {port}}}\n");
+    world.write("router.yaml", &two);
     let text = documents(&[
         even(),
         even().replace("listener: http", "listener: second").replace("name: shop", "name: other"),
     ]);
     world.write("policy.yaml", &text);
-    let second = world.router.address("second").await.expect("opens");
+    let second = address_of(&world.router, "second").await;
     eventually("the second listener serves", async || {
         Client::connect(second).await.send(get("/")).await.status == 200
     })
@@ -229,8 +232,9 @@ async fn listeners_open_and_close_with_the_router_object() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_cannot_be_opened_takes_no_other_with_it() {
     let world = World::start().await;
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = taken.local_addr().expect("is bound").port();
+    let kept = Port::free();
+    let taken = std::net::TcpListener::bind(kept.address).expect("the port is ours");
+    let port = kept.address.port();
     let two = crate::world::ROUTER.replace("LIMITS", "{}") + &format!("  - {{name: second, port: {port}}}\n");
     world.write("router.yaml", &two);
     eventually("it says which and why", async || {
@@ -241,6 +245,6 @@ async fn a_listener_that_cannot_be_opened_takes_no_other_with_it() {
     assert!(world.is_ready().await);
     assert_eq!(world.spread(5).await.values().sum::<usize>(), 5);
     drop(taken);
-    world.router.address("second").await.expect("opens as soon as the port is free");
+    address_of(&world.router, "second").await;
     eventually("nothing is closed", async || world.serving().await.closed.is_empty()).await;
 }

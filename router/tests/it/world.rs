@@ -133,7 +133,7 @@ impl Setup {
         config.drain_delay = self.drain_delay;
         let shutdown = Shutdown::new();
         let router = start(config, shutdown.clone()).await.expect("the router starts");
-        let address = router.address("http").await.expect("the listener opens");
+        let address = address_of(&router, "http").await;
         let world = World { folder, cells, router, shutdown, address };
         eventually("the router is ready", async || world.is_ready().await).await;
         world
@@ -221,6 +221,12 @@ impl World {
         }
         by_cell
     }
+}
+
+/// Where that listener of the router is, once it is open.
+pub(crate) async fn address_of(router: &Running, listener: &str) -> SocketAddr {
+    let opens = tokio::time::timeout(PATIENCE, router.address(listener)).await;
+    opens.expect("the listener opens in time").expect("the router runs")
 }
 
 /// Waits for something that must come true, and says what did not.
