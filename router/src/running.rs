@@ -225,6 +225,13 @@ struct Process {
     workers: Vec<mpsc::Sender<Command>>,
 }
 
+/// Where the runtime that it was started on ends first, nobody else tells its threads.
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop.trigger();
+    }
+}
+
 impl Process {
     async fn run(self, helpers: Vec<Thread>, workers: Vec<Thread>) -> anyhow::Result<()> {
         let mut helpers: FuturesUnordered<_> = helpers.into_iter().map(Thread::ended).collect();

@@ -9,6 +9,7 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 
 use crate::client::{Client, check_refused, get, post, raw, read_head};
 use crate::fake::Behaviour;
@@ -29,6 +30,20 @@ async fn a_drain_answers_what_is_in_flight_and_then_ends() {
     world.router.ended().await.expect("ends well");
     assert!(idle.try_send(get("/")).await.is_err());
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_ends_with_the_runtime_that_it_was_started_on() {
+    let (folder, cells) = Setup { limits: "{idleTimeout: 1h}", ..Setup::default() }.lay_out().await;
+    let runtime = Runtime::new().expect("a runtime can be made");
+    let config = Config::local("main", "http", Source::Folder(folder.path().to_owned()));
+    let router = runtime.spawn(start(config, Shutdown::new())).await.expect("runs").expect("starts");
+    let address = address_of(&router, "http").await;
+    let mut idle = TcpStream::connect(address).await.expect("connects");
+    runtime.shutdown_background();
+    eventually("no stream is open", async || cells.iter().all(|cell| cell.open_streams() == 0)).await;
+    let read = tokio::time::timeout(PATIENCE, idle.read_u8()).await.expect("comes to an end");
+    assert!(read.is_err(), "the connection is over");
 }
 
 #[tokio::test(flavor = "multi_thread")]
