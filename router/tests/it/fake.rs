@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use bulkhead_protocol::health::BEAT_INTERVAL;
@@ -18,10 +18,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::port::Port;
+
+/// Health is served on a thread of its own: beats must not wait behind a test's requests.
+static HEALTH: LazyLock<Runtime> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime can be made")
+});
 
 /// What the cell does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +113,7 @@ impl FakeCell {
     async fn run(name: &str, ports: Arc<[Port; 2]>) -> Self {
         let [address, health] = [ports[0].address, ports[1].address];
         let traffic = TcpListener::bind(address).await.expect("the port is ours");
-        let health = TcpListener::bind(health).await.expect("so is the next");
+        let health = HEALTH.spawn(TcpListener::bind(health)).await.expect("runs").expect("so is the next");
         let inner = Arc::new(Inner {
             name: name.to_owned(),
             behaviour: Mutex::new(Behaviour::Echo),
@@ -123,7 +129,7 @@ impl FakeCell {
         let open = Arc::new(Mutex::new(Vec::new()));
         let tasks = vec![
             tokio::spawn(accept(traffic, Arc::clone(&inner), Arc::clone(&open), false)),
-            tokio::spawn(accept(health, Arc::clone(&inner), Arc::clone(&open), true)),
+            HEALTH.spawn(accept(health, Arc::clone(&inner), Arc::clone(&open), true)),
         ];
         Self { address, ports, inner, tasks, open }
     }
@@ -183,12 +189,17 @@ impl FakeCell {
 
     /// Refuses connections from now on and cuts those that are open, as a killed process does.
     pub(crate) async fn kill(&mut self) {
-        let tasks: Vec<_> =
-            self.tasks.drain(..).chain(self.open.lock().expect("no test panics here").drain(..)).collect();
-        for task in tasks {
-            task.abort();
-            let _ = task.await;
-        }
+        end(self.tasks.drain(..).collect()).await;
+        // All that there will be.
+        let open = self.open.lock().expect("no test panics here").drain(..).collect();
+        end(open).await;
+    }
+}
+
+async fn end(tasks: Vec<JoinHandle<()>>) {
+    for task in tasks {
+        task.abort();
+        let _ = task.await;
     }
 }
 
