@@ -98,10 +98,10 @@ async fn a_router_that_starts_listens_only_once_a_cell_has_spoken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_kept_connections_do_not_notice_an_edit() {
+async fn hundreds_of_kept_connections_do_not_notice_an_edit() {
     let world = World::start().await;
     let mut clients = Vec::new();
-    for _ in 0..1_000 {
+    for _ in 0..300 {
         clients.push(world.client().await);
     }
     all_are_answered(&mut clients).await;
@@ -112,7 +112,7 @@ async fn a_thousand_kept_connections_do_not_notice_an_edit() {
     }
 }
 
-/// A few at a time: the cells of a test share its threads, and their beats must not wait behind a thousand requests.
+/// A few at a time: each may take a connection to a cell too, and a process may have no more than a thousand files.
 async fn all_are_answered(clients: &mut [Client]) {
     for some in clients.chunks_mut(50) {
         join_all(some.iter_mut().map(async |client| {
