@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::client::{get, post};
-use crate::world::{PATIENCE, Setup, World, cell, eventually, policy, rules, shift};
+use crate::world::{Setup, World, cell, eventually, policy, rules, shift};
+
+/// Longer than any test.
+const HOUR: Duration = Duration::from_secs(3_600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_cells_answer_and_the_answer_says_which_and_why() {
@@ -92,10 +95,10 @@ async fn a_cell_serves_by_its_state_and_by_that_of_a_shift() {
         world.write("cell-a.yaml", &a.replace("weight: 100", "state: Active"));
         world.until_share("a", 500_000).await;
         assert!(world.spread(50).await.contains_key("a"), "Active after {state}");
-        world.write("shift.yaml", &shift(&format!("cell: a, state: {state}"), PATIENCE));
+        world.write("shift.yaml", &shift(&format!("cell: a, state: {state}"), HOUR));
         world.until_share("a", 0).await;
         assert_eq!(world.spread(50).await.get("b"), Some(&50), "a shift to {state}");
-        world.write("shift.yaml", &shift("cell: a, state: Active", PATIENCE));
+        world.write("shift.yaml", &shift("cell: a, state: Active", HOUR));
         world.until_share("a", 500_000).await;
     }
     assert!(world.spread(50).await.contains_key("a"));
@@ -105,10 +108,11 @@ async fn a_cell_serves_by_its_state_and_by_that_of_a_shift() {
 async fn a_shift_of_a_rule_holds_until_it_expires_and_then_the_policy_does() {
     let world = World::start().await;
     let what = "policy: {namespace: default, name: shop, rule: all}, weights: [{name: a, weight: 1}, {name: b, weight: 99}]";
-    world.write("shift.yaml", &shift(what, Duration::from_secs(5)));
+    world.write("shift.yaml", &shift(what, HOUR));
     world.until_share("a", 10_000).await;
     let by_cell = world.spread(300).await;
     assert!(by_cell["b"] > 275, "one of a hundred goes to a: {by_cell:?}");
+    world.write("shift.yaml", &shift(what, Duration::from_secs(1)));
     world.until_share("a", 500_000).await;
     let by_cell = world.spread(300).await;
     assert!(by_cell["a"] > 100 && by_cell["b"] > 100, "half goes to a again: {by_cell:?}");
