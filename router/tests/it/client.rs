@@ -15,6 +15,8 @@ use hyper::client::conn::http1::SendRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::world::PATIENCE;
+
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 
 /// An answer, read whole.
@@ -78,7 +80,8 @@ impl Client {
     }
 
     pub(crate) async fn send(&mut self, request: Request<Body>) -> Answer {
-        self.try_send(request).await.expect("is answered")
+        let answered = tokio::time::timeout(PATIENCE, self.try_send(request)).await;
+        answered.expect("is answered in time").expect("is answered")
     }
 }
 

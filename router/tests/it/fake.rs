@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Duration;
 
-use bulkhead_protocol::health::BEAT_INTERVAL;
+use bulkhead_process::Monotonic;
+use bulkhead_protocol::health::{BEAT_INTERVAL, SILENCE};
 use bulkhead_protocol::{Beat, HealthLine, Reason, Verdict, fields};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
@@ -46,9 +46,7 @@ pub(crate) enum Behaviour {
     GiveBack(u16, &'static str),
     /// Says that it is another cell.
     Misdirected,
-    /// Echoes after that long.
-    Slow(Duration),
-    /// Never answers.
+    /// Echoes once the cell behaves otherwise.
     Hang,
     /// Echoes, and says that it closes the connection.
     EchoAndClose,
@@ -68,7 +66,7 @@ pub(crate) struct Seen {
 
 struct Inner {
     name: String,
-    behaviour: Mutex<Behaviour>,
+    behaviour: watch::Sender<Behaviour>,
     seen: Mutex<VecDeque<Seen>>,
     hits: AtomicU64,
     connections: AtomicU64,
@@ -84,6 +82,7 @@ pub(crate) struct FakeCell {
     pub(crate) address: SocketAddr,
     /// For traffic, and the one after, for health. They stay the cell's while it is killed.
     ports: Arc<[Port; 2]>,
+    clock: Monotonic,
     inner: Arc<Inner>,
     tasks: Vec<JoinHandle<()>>,
     open: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -116,7 +115,7 @@ impl FakeCell {
         let health = HEALTH.spawn(TcpListener::bind(health)).await.expect("runs").expect("so is the next");
         let inner = Arc::new(Inner {
             name: name.to_owned(),
-            behaviour: Mutex::new(Behaviour::Echo),
+            behaviour: watch::Sender::new(Behaviour::Echo),
             seen: Mutex::default(),
             hits: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -131,7 +130,7 @@ impl FakeCell {
             tokio::spawn(accept(traffic, Arc::clone(&inner), Arc::clone(&open), false)),
             HEALTH.spawn(accept(health, Arc::clone(&inner), Arc::clone(&open), true)),
         ];
-        Self { address, ports, inner, tasks, open }
+        Self { address, ports, clock: Monotonic::start(), inner, tasks, open }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -139,7 +138,7 @@ impl FakeCell {
     }
 
     pub(crate) fn behave(&self, behaviour: Behaviour) {
-        *self.inner.behaviour.lock().expect("no test panics here") = behaviour;
+        self.inner.behaviour.send_replace(behaviour);
     }
 
     pub(crate) fn hits(&self) -> u64 {
@@ -160,7 +159,7 @@ impl FakeCell {
         self.inner.says.send_replace((ready, reason.to_owned()));
     }
 
-    /// From the next verdict on.
+    /// From the next verdict on, whose message says it too.
     pub(crate) fn set_capacity(&self, capacity: u32) {
         *self.inner.capacity.lock().expect("no test panics here") = Some(capacity);
     }
@@ -173,6 +172,14 @@ impl FakeCell {
     /// Health streams opened so far.
     pub(crate) fn streams(&self) -> u64 {
         self.inner.streams.load(Ordering::SeqCst)
+    }
+
+    /// That one health stream was opened, and none beyond those that a router gave up since the cell started: it does so
+    /// where there is no line for long, as on a machine that stalls.
+    pub(crate) fn check_one_stream(&self) {
+        let given_up = self.clock.elapsed().div_duration_f64(3 * SILENCE) as u64;
+        let opened = self.streams();
+        assert!((1..=1 + given_up).contains(&opened), "{opened} streams were opened");
     }
 
     /// Health streams that are open now.
@@ -260,13 +267,15 @@ fn stream_of(inner: &Arc<Inner>) -> Answer {
         let mut says = inner.says.subscribe();
         loop {
             let (ready, reason) = says.borrow_and_update().clone();
+            let capacity = *inner.capacity.lock().expect("no test panics here");
             let verdict = Verdict {
                 cell: inner.name.clone(),
                 pod: "fake".to_owned(),
                 ready,
                 reason,
+                message: capacity.map(|most| format!("takes {most}")).unwrap_or_default(),
                 ready_for_ms: 1_000_000,
-                capacity: *inner.capacity.lock().expect("no test panics here"),
+                capacity,
                 routers: 1,
                 ..Verdict::default()
             };
@@ -310,7 +319,7 @@ struct Closed;
 
 async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> Result<Answer, Closed> {
     inner.hits.fetch_add(1, Ordering::SeqCst);
-    let behaviour = inner.behaviour.lock().expect("no test panics here").clone();
+    let behaviour = inner.behaviour.borrow().clone();
     let mut request = request;
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
@@ -340,8 +349,9 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
                 let _ = tokio::io::copy(&mut read, &mut write).await;
             });
         }
-        Behaviour::Slow(wait) => tokio::time::sleep(wait).await,
-        Behaviour::Hang => std::future::pending().await,
+        Behaviour::Hang => {
+            let _ = inner.behaviour.subscribe().wait_for(|other| *other != Behaviour::Hang).await;
+        }
         Behaviour::Reset => return Err(Closed),
         Behaviour::Restart => give_back(&mut answer, 503, Reason::ServiceNotReady.as_str()),
         Behaviour::RestartWithoutEnd => {

@@ -113,7 +113,7 @@ async fn a_drain_lets_a_connection_that_left_http_end_by_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_cuts_a_connection_that_left_http_when_its_time_is_over() {
     let (world, mut stream) = left_http().await;
-    world.write("router.yaml", &ROUTER.replace("LIMITS", "{}").replace("5s", "300ms"));
+    world.write("router.yaml", &ROUTER.replace("LIMITS", "{}").replace("5m", "300ms"));
     world.serves("Router/main", 2).await;
     world.shutdown.trigger();
     world.router.ended().await.expect("ends well");

@@ -16,14 +16,16 @@ use tempfile::TempDir;
 use crate::client::{Answer, Client, get};
 use crate::fake::FakeCell;
 
-/// How long something that must come may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long something that must come may take. Long enough for a machine that is busy with other things; what a test is
+/// about has a bound of its own.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Its drain lasts longer than any test waits.
 pub(crate) const ROUTER: &str = "apiVersion: bulkhead.dev/v1alpha1
 kind: Router
 metadata: {name: main}
 spec:
-  drainTimeout: 5s
+  drainTimeout: 5m
   listeners:
   - {name: http, port: 8080, explain: true, limits: LIMITS}
 ";
@@ -208,6 +210,12 @@ impl World {
     pub(crate) async fn until_in(&self, cell: &str, wanted: bool) {
         let stands = async || self.serving().await.cells.get(cell).is_some_and(|cell| cell.r#in == wanted);
         eventually(&format!("{cell} is {}", if wanted { "in" } else { "out" }), stands).await;
+    }
+
+    /// Waits until the router has this word for how the cell is.
+    pub(crate) async fn until_reason(&self, cell: &str, reason: &str) {
+        let told = async || self.serving().await.cells.get(cell).is_some_and(|cell| cell.reason == reason);
+        eventually(&format!("{cell} is {reason}"), told).await;
     }
 
     /// Sends that many GETs over one connection, all of which must be 200, and counts who answered.
