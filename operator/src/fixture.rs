@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bulkhead_crds::{Cell, CellSpec, CellStatus, CellTemplate, CellTemplateSpec, CellTemplateStatus, names};
 use bulkhead_process::clock::Monotonic;
 use bulkhead_protocol::Serving;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use http::{Method, Request, Response};
 use kube::api::DynamicObject;
 use kube::client::Body;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::cell::desired::Key;
 use crate::cell::observe::{NamespaceSeen, Observed};
 use crate::cell::{Context, Others};
-use crate::config::Args;
+use crate::config::{Args, Config};
 use crate::kinds::{Kinds, resource};
 use crate::lease::Leadership;
 use crate::revision::{Recipe, Revision};
@@ -146,8 +146,14 @@ pub(crate) fn context(client: Client) -> Context {
         voices: watch::channel(Arc::default()).1,
     };
     let failures = IntCounterVec::new(Opts::new("failures", "of this test"), &["reason"]).expect("is legal");
-    let config = Args::parse_from(["bulkhead-operator"]).config;
-    Context::new(client, config, Kinds::new(&[]), writer, others, failures)
+    Context::new(client, config(), Kinds::new(&[]), writer, others, failures)
+}
+
+/// The flags' defaults, whatever the environment says: a pod in which the tests run may have a POD_NAMESPACE.
+fn config() -> Config {
+    let command = Args::command().mut_args(|arg| arg.env(None::<&str>));
+    let matches = command.get_matches_from(["bulkhead-operator"]);
+    Args::from_arg_matches(&matches).expect("every flag has a default").config
 }
 
 /// A store with these objects in it.
