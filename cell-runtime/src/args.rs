@@ -12,7 +12,7 @@ use bulkhead_process::LogArgs;
 use clap::Parser;
 use prometheus::Registry;
 
-use crate::config::{CellConfig, Config, DEFAULT_BODY_LIMIT, Discovery};
+use crate::config::{CellConfig, Config, DEFAULT_BODY_LIMIT, DEFAULT_PROBE_TIMEOUT, Discovery};
 use crate::discovery;
 
 /// The orchestrator of a cell.
@@ -102,6 +102,7 @@ impl Args {
             discovery,
             body_limit: self.body_limit,
             drain_timeout: Duration::from(self.drain_timeout),
+            probe_timeout: DEFAULT_PROBE_TIMEOUT,
             registry,
         })
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bulkhead_process::{Connector, Monotonic};
 use bulkhead_protocol::{Beat, Verdict};
@@ -25,6 +26,7 @@ pub(crate) struct Cell {
     pub(crate) config: CellConfig,
     pub(crate) pod: String,
     pub(crate) body_limit: usize,
+    pub(crate) probe_timeout: Duration,
     pub(crate) services: BTreeMap<String, Arc<Service>>,
     pub(crate) connector: Connector,
     pub(crate) clock: Monotonic,
@@ -52,7 +54,13 @@ pub(crate) struct Spoken {
 }
 
 impl Cell {
-    pub(crate) fn new(config: CellConfig, pod: String, body_limit: usize, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        config: CellConfig,
+        pod: String,
+        body_limit: usize,
+        probe_timeout: Duration,
+        metrics: Metrics,
+    ) -> Self {
         let services = config
             .services
             .iter()
@@ -64,6 +72,7 @@ impl Cell {
             config,
             pod,
             body_limit,
+            probe_timeout,
             services,
             connector: Connector::plain(),
             clock: Monotonic::start(),

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub const DEFAULT_BODY_LIMIT: usize = 16 * 1024 * 1024;
 /// How long a stopping cell-runtime goes on serving at most.
 pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
+/// A pod that says nothing to a probe for so long is not ready. Longer than the time between two probes, because a slow
+/// answer is an answer.
+pub const DEFAULT_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Everything that one process needs.
 #[derive(Clone)]
@@ -29,6 +32,7 @@ pub struct Config {
     pub discovery: Discovery,
     pub body_limit: usize,
     pub drain_timeout: Duration,
+    pub probe_timeout: Duration,
     pub registry: Registry,
 }
 

@@ -91,11 +91,12 @@ impl Bound {
     /// # Errors
     /// When the registry has these metrics already.
     pub async fn run(self, shutdown: Shutdown) -> anyhow::Result<()> {
-        let Config { cell, pod, discovery, body_limit, drain_timeout, registry, .. } = self.config;
+        let Config { cell, pod, discovery, body_limit, drain_timeout, probe_timeout, registry, .. } =
+            self.config;
         let metrics = Metrics::new(&registry)?;
         let Addresses { traffic, health, .. } = self.addresses;
         tracing::info!(cell = cell.cell, revision = cell.revision, pod, %traffic, %health, "serving");
-        let cell = Arc::new(Cell::new(cell, pod, body_limit, metrics));
+        let cell = Arc::new(Cell::new(cell, pod, body_limit, probe_timeout, metrics));
         let readiness = Readiness::new();
         let gate = readiness.gate("traffic");
         let traffic = tokio::net::TcpListener::from_std(self.traffic)?;

@@ -16,8 +16,6 @@ use crate::service::{Pod, State};
 
 /// Between two probes of one pod.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// A pod that says nothing for so long is not ready. Longer than an interval, because a slow answer is an answer.
-const TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest answer that a probe reads to keep its connection.
 const MAX_ANSWER: usize = 64 * 1024;
 
@@ -25,11 +23,17 @@ type Connection = SendRequest<Empty<Bytes>>;
 
 /// Probes until the pod is no longer known.
 pub(crate) fn spawn(cell: &Arc<Cell>, pod: &Arc<Pod>, path: &str) {
-    tokio::spawn(watch(Arc::downgrade(cell), Arc::downgrade(pod), path.to_owned()));
+    let (mut connection, asked) = (None, path.to_owned());
+    let probe = async move |cell: &Cell, pod: &Pod| probe(cell, pod, &asked, &mut connection).await;
+    tokio::spawn(watch(Arc::downgrade(cell), Arc::downgrade(pod), path.to_owned(), probe));
 }
 
-async fn watch(cell: Weak<Cell>, pod: Weak<Pod>, path: String) {
-    let mut connection = None;
+async fn watch(
+    cell: Weak<Cell>,
+    pod: Weak<Pod>,
+    path: String,
+    mut probe: impl AsyncFnMut(&Cell, &Pod) -> anyhow::Result<StatusCode>,
+) {
     let mut interval = tokio::time::interval(INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -38,13 +42,13 @@ async fn watch(cell: Weak<Cell>, pod: Weak<Pod>, path: String) {
             _ = interval.tick() => {}
             () = pod.wake.notified() => {}
         }
-        let state = match tokio::time::timeout(TIMEOUT, probe(&cell, &pod, &path, &mut connection)).await {
+        let timeout = cell.probe_timeout;
+        let state = match tokio::time::timeout(timeout, probe(&cell, &pod)).await {
             Ok(Ok(status)) if status.as_u16() < 400 => State::Ready,
             Ok(Ok(status)) => State::NotReady { why: format!("answered {} to {path}", status.as_u16()) },
             Ok(Err(error)) => State::NotReady { why: format!("did not answer {path}: {error:#}") },
             Err(_) => {
-                connection = None;
-                State::NotReady { why: format!("did not answer {path} within {} ms", TIMEOUT.as_millis()) }
+                State::NotReady { why: format!("did not answer {path} within {} ms", timeout.as_millis()) }
             }
         };
         if pod.set_state(state) {
@@ -53,7 +57,8 @@ async fn watch(cell: Weak<Cell>, pod: Weak<Pod>, path: String) {
     }
 }
 
-/// One probe. A kept connection that fails is no evidence: the service may close idle ones.
+/// One probe. A kept connection that fails is no evidence: the service may close idle ones. One that does not answer in
+/// time goes with the probe.
 async fn probe(
     cell: &Cell,
     pod: &Pod,
@@ -66,7 +71,7 @@ async fn probe(
         *kept = Some(connection);
         return Ok(status);
     }
-    let mut connection = http1(cell.connector.connect(pod.address, TIMEOUT).await?).await?;
+    let mut connection = http1(cell.connector.connect(pod.address, cell.probe_timeout).await?).await?;
     let status = ask(&mut connection, pod, path).await?;
     *kept = Some(connection);
     Ok(status)

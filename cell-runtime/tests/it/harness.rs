@@ -128,6 +128,8 @@ pub(crate) fn with(cell: CellConfig, services: BTreeMap<String, Vec<SocketAddr>>
         discovery: Discovery::Fixed { services, peers: Vec::new() },
         body_limit: config::DEFAULT_BODY_LIMIT,
         drain_timeout: config::DEFAULT_DRAIN_TIMEOUT,
+        // A machine that stops for a moment while a probe is under way shall change no verdict.
+        probe_timeout: PATIENCE,
         registry: prometheus::Registry::new(),
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, Result};
-use bulkhead_cell_runtime::config::{CellConfig, Config, DEFAULT_BODY_LIMIT, Discovery};
+use bulkhead_cell_runtime::config::{
+    CellConfig, Config, DEFAULT_BODY_LIMIT, DEFAULT_PROBE_TIMEOUT, Discovery,
+};
 use bulkhead_crds::template::{Entry, Service};
 use bulkhead_process::{LogArgs, Shutdown, logs};
 use bulkhead_samples::workload::{self, Workload};
@@ -71,6 +73,7 @@ fn config(arguments: &CellArgs, service: SocketAddr) -> Config {
         },
         body_limit: DEFAULT_BODY_LIMIT,
         drain_timeout: std::time::Duration::from_secs(1),
+        probe_timeout: DEFAULT_PROBE_TIMEOUT,
         registry: Registry::new(),
     }
 }
