@@ -95,7 +95,8 @@ async fn a_step_that_hangs_is_given_up_at_its_time_out() {
     let runtime = start_ready(config(&steps, &["/hang", "/append"])).await;
     let answer = send(runtime.addresses.traffic, post("/"), "x").await.expect("is answered");
     assert_eq!(answer.refusal(), (502, Some("ServiceFailed"), Some("restart")));
-    assert_eq!(steps.calls.load(Ordering::SeqCst), 1);
+    // None where the time was over before the call arrived.
+    assert!(steps.calls.load(Ordering::SeqCst) <= 1, "the next step was not called");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
