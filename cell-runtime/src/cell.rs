@@ -174,6 +174,22 @@ impl Cell {
     }
 }
 
+#[cfg(test)]
+impl Cell {
+    /// A cell for tests, with one service, `web`, whose pods are not known yet.
+    pub(crate) fn of_web() -> Arc<Self> {
+        let web = bulkhead_crds::template::Service {
+            name: "web".to_owned(),
+            min_ready: 1,
+            required: true,
+            ..Default::default()
+        };
+        let config = CellConfig { cell: "a".to_owned(), services: vec![web], ..CellConfig::default() };
+        let metrics = Metrics::new(&prometheus::Registry::new()).expect("a fresh registry");
+        Arc::new(Self::new(config, "a-0".to_owned(), 0, crate::config::DEFAULT_PROBE_TIMEOUT, metrics))
+    }
+}
+
 /// A place among the transactions under way, given back when dropped.
 pub(crate) struct Place(Arc<Cell>);
 

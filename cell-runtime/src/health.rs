@@ -129,3 +129,27 @@ impl futures::Stream for Receiver {
         self.0.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_comes_every_250_ms_and_a_change_at_once() {
+        let cell = Cell::of_web();
+        let (sender, mut lines) = mpsc::channel(QUEUE_LINES);
+        tokio::spawn(speak(Arc::clone(&cell), sender));
+        let start = Instant::now();
+        let mut next = async || {
+            let line = lines.recv().await.expect("the stream goes on");
+            let line = HealthLine::from_line(&line).expect("a line").expect("of a known type");
+            (start.elapsed().as_millis(), matches!(line, HealthLine::Verdict(_)))
+        };
+        assert_eq!([next().await, next().await, next().await], [(0, true), (250, false), (500, false)]);
+        sleep(Duration::from_millis(100)).await;
+        cell.spoken.send_modify(|spoken| spoken.judgement.ready = true);
+        assert_eq!([next().await, next().await], [(600, true), (750, false)]);
+    }
+}

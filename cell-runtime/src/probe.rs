@@ -89,3 +89,76 @@ async fn ask(connection: &mut Connection, pod: &Pod, path: &str) -> anyhow::Resu
     let _ = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
     Ok(status)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Mutex;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::cell::Spoken;
+    use crate::speaker;
+
+    /// What a pod answers, and when it was asked, in milliseconds.
+    struct Answers {
+        start: Instant,
+        status: Option<StatusCode>,
+        asked: Vec<u128>,
+    }
+
+    /// A judged cell whose only pod answers like this; `None` is silence.
+    fn cell(status: Option<StatusCode>) -> (Arc<Cell>, Arc<Mutex<Answers>>) {
+        let cell = Cell::of_web();
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let pod = cell.services["web"].set_pods(&[address]).remove(0);
+        let answers = Arc::new(Mutex::new(Answers { start: Instant::now(), status, asked: Vec::new() }));
+        let given = Arc::clone(&answers);
+        let probe = async move |_: &Cell, _: &Pod| {
+            let status = {
+                let mut given = given.lock().expect("not poisoned");
+                let now = given.start.elapsed().as_millis();
+                given.asked.push(now);
+                given.status
+            };
+            match status {
+                Some(status) => Ok(status),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::spawn(watch(Arc::downgrade(&cell), Arc::downgrade(&pod), "/readyz".to_owned(), probe));
+        tokio::spawn(speaker::run(Arc::clone(&cell)));
+        (cell, answers)
+    }
+
+    fn lacks_web(spoken: &Spoken) -> bool {
+        spoken.judgement.reason == "ServiceNotReady"
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_is_asked_every_200_ms_and_the_first_bad_answer_is_told_at_once() {
+        let (cell, answers) = cell(Some(StatusCode::OK));
+        let mut spoken = cell.spoken.subscribe();
+        spoken.wait_for(|spoken| spoken.judgement.ready).await.expect("is told");
+        sleep(Duration::from_millis(450)).await;
+        // The judge has looked now, and would not look by itself when the next probe comes.
+        cell.changed.notify_one();
+        answers.lock().expect("not poisoned").status = Some(StatusCode::SERVICE_UNAVAILABLE);
+        let told = spoken.wait_for(lacks_web).await.expect("is told").clone();
+        let Answers { start, asked, .. } = &*answers.lock().expect("not poisoned");
+        assert_eq!((start.elapsed().as_millis(), &asked[..]), (600, &[0, 200, 400, 600][..]));
+        assert!(told.judgement.message.contains("answered 503 to /readyz"), "{}", told.judgement.message);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_says_nothing_is_not_ready_after_the_time_out_and_is_asked_again_at_once() {
+        let (cell, answers) = cell(None);
+        let mut spoken = cell.spoken.subscribe();
+        let told = spoken.wait_for(lacks_web).await.expect("is told").clone();
+        assert!(told.judgement.message.contains("within 500 ms"), "{}", told.judgement.message);
+        answers.lock().expect("not poisoned").status = Some(StatusCode::OK);
+        spoken.wait_for(|spoken| spoken.judgement.ready).await.expect("is told");
+        assert_eq!(answers.lock().expect("not poisoned").asked, [0, 500, 1000]);
+    }
+}

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bulkhead_cell_runtime::{Addresses, Bound, CellConfig, Config, Discovery, config};
@@ -242,39 +241,5 @@ impl Stream {
                 None => panic!("the stream ended before: {what}"),
             }
         }
-    }
-}
-
-/// How long the machine itself kept this process from running, at most; bounds of time are honest only beside it.
-pub(crate) struct Stalls {
-    longest_ms: Arc<AtomicU64>,
-    meter: JoinHandle<()>,
-}
-
-impl Stalls {
-    pub(crate) fn watch() -> Self {
-        let longest_ms = Arc::new(AtomicU64::new(0));
-        let longest = Arc::clone(&longest_ms);
-        let meter = tokio::spawn(async move {
-            let clock = Monotonic::start();
-            let mut last = 0;
-            loop {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                let now = clock.millis();
-                longest.fetch_max((now - last).saturating_sub(6), Ordering::Relaxed);
-                last = now;
-            }
-        });
-        Self { longest_ms, meter }
-    }
-
-    pub(crate) fn longest_ms(&self) -> u64 {
-        self.longest_ms.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Stalls {
-    fn drop(&mut self) {
-        self.meter.abort();
     }
 }

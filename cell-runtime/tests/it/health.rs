@@ -2,48 +2,27 @@
 
 use bulkhead_cell_runtime::{Bound, Discovery};
 use bulkhead_process::{Monotonic, Shutdown};
-use bulkhead_protocol::{Beat, HealthLine, health};
+use bulkhead_protocol::{Beat, HealthLine};
 
-use crate::harness::{Pod, Stalls, Stream, config, eventually, start, start_ready};
+use crate::harness::{Pod, Stream, config, eventually, start, start_ready};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_not_ready_takes_the_cell_out_within_300_ms() {
+async fn a_service_that_is_not_ready_takes_the_cell_out_and_the_age_starts_over() {
     let web = Pod::start("web").await;
     let runtime = start_ready(config(&[&web])).await;
     let mut stream = Stream::open(runtime.addresses.health).await;
     let first = stream.until("ready", |verdict| verdict.ready).await;
     assert_eq!((first.cell.as_str(), first.pod.as_str(), first.revision.as_str()), ("a", "a-0", "r1"));
 
-    let stalls = Stalls::watch();
-    let clock = Monotonic::start();
     web.controls.set_ready(false);
     let verdict = stream.until("not ready", |verdict| !verdict.ready).await;
-    let took = clock.millis();
-    assert!(took <= 300 + 2 * stalls.longest_ms(), "{took} ms, stalls of {} ms", stalls.longest_ms());
     assert_eq!((verdict.reason.as_str(), verdict.ready_for_ms), ("ServiceNotReady", 0));
     assert!(verdict.message.contains("answered 503"), "{}", verdict.message);
 
+    let clock = Monotonic::start();
     web.controls.set_ready(true);
     let verdict = stream.until("ready again", |verdict| verdict.ready).await;
-    assert!(verdict.ready_for_ms < 10_000, "the age starts over");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beats_come_often_enough_that_nobody_takes_the_stream_for_silent() {
-    let web = Pod::start("web").await;
-    let runtime = start_ready(config(&[&web])).await;
-    let mut stream = Stream::open(runtime.addresses.health).await;
-    stream.until("the first line", |_| true).await;
-    let (stalls, clock) = (Stalls::watch(), Monotonic::start());
-    let (mut last, mut lines) = (0, 0);
-    while clock.millis() < 2_000 {
-        assert!(matches!(stream.next().await, Some(HealthLine::Beat(_))));
-        let (now, silence) = (clock.millis(), health::SILENCE.as_millis());
-        let gap = u128::from((now - last).saturating_sub(stalls.longest_ms()));
-        assert!(gap < silence, "{gap} ms without a line");
-        (last, lines) = (now, lines + 1);
-    }
-    assert!(lines <= 9, "{lines} lines in 2 s");
+    assert!(verdict.ready_for_ms <= clock.millis(), "it is older than its readiness: {verdict:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
