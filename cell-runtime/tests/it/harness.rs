@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
+use prometheus::TextEncoder;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -138,14 +139,28 @@ pub(crate) struct Runtime {
     pub(crate) addresses: Addresses,
     pub(crate) shutdown: Shutdown,
     pub(crate) task: JoinHandle<anyhow::Result<()>>,
+    registry: prometheus::Registry,
+}
+
+impl Runtime {
+    /// Waits until so many pods of `web` are ready, which a verdict that is ready with fewer does not tell.
+    pub(crate) async fn until_pods_are_ready(&self, count: u32) {
+        let line = format!("bulkhead_cell_service_pods{{service=\"web\",state=\"ready\"}} {count}");
+        eventually(&line, async || {
+            let text = TextEncoder::new().encode_to_string(&self.registry.gather()).expect("metrics");
+            text.lines().any(|told| told == line)
+        })
+        .await;
+    }
 }
 
 pub(crate) async fn start(config: Config) -> Runtime {
+    let registry = config.registry.clone();
     let bound = Bound::bind(config).await.expect("binds");
     let (addresses, shutdown) = (bound.addresses(), Shutdown::new());
     assert_eq!(addresses.health.port(), addresses.traffic.port() + 1);
     let task = tokio::spawn(bound.run(shutdown.clone()));
-    Runtime { addresses, shutdown, task }
+    Runtime { addresses, shutdown, task, registry }
 }
 
 /// Starts, and waits until it says ready.

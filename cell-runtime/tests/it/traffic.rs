@@ -108,6 +108,7 @@ async fn a_service_cannot_speak_for_the_cell_runtime() {
 async fn a_pod_that_dies_costs_no_transaction_that_had_not_reached_it() {
     let (one, two) = (Pod::start("web").await, Pod::start("web").await);
     let runtime = start_ready(config(&[&one, &two])).await;
+    runtime.until_pods_are_ready(2).await;
     // No connection is kept yet, so that the dead pod is met by refused connections and by probes alone.
     two.kill().await;
     for number in 0..50 {
