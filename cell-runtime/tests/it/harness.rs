@@ -246,6 +246,14 @@ impl Stream {
         }
     }
 
+    /// The age that the next line tells.
+    pub(crate) async fn ready_for_ms(&mut self) -> u64 {
+        match self.next().await.expect("the stream goes on") {
+            HealthLine::Verdict(verdict) => verdict.ready_for_ms,
+            HealthLine::Beat(beat) => beat.ready_for_ms,
+        }
+    }
+
     /// Reads on to the first verdict that satisfies the condition.
     pub(crate) async fn until(&mut self, what: &str, condition: impl Fn(&Verdict) -> bool) -> Verdict {
         let clock = Monotonic::start();
