@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use bulkhead_protocol::Serving;
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// The cells' names: two share the traffic, the third stands by.
 pub(super) const CELLS: [&str; 3] = ["payments-a", "payments-b", "payments-c"];
@@ -28,6 +29,7 @@ pub(super) struct Stage {
     /// Where the router takes requests.
     pub(super) listener: SocketAddr,
     admin: SocketAddr,
+    _ports: Ports,
 }
 
 struct CellProcess {
@@ -38,6 +40,11 @@ struct CellProcess {
 /// A child that does not outlive its parent's interest.
 struct Process(Child);
 
+/// Ports of loopback that nobody else is given, not even while the part that has one is dead. These sockets never listen,
+/// so that the kernel lets a part do so on the same port.
+#[derive(Default)]
+struct Ports(Vec<TcpSocket>);
+
 impl Stage {
     /// Writes the YAML and starts everything; it does not wait until they are ready.
     pub(super) fn set() -> Result<Self> {
@@ -46,14 +53,15 @@ impl Stage {
             .tempdir()
             .context("no folder for the demo's files")?;
         let program = std::env::current_exe().context("the path of this program cannot be told")?;
-        let [listener, admin] = [free_port()?, free_port()?];
+        let mut ports = Ports::default();
+        let [listener, admin] = [ports.take()?, ports.take()?];
         fs::write(folder.path().join("router.yaml"), router_yaml(listener))
             .context("the Router cannot be written")?;
         fs::write(folder.path().join("policy.yaml"), POLICY)
             .context("the RoutingPolicy cannot be written")?;
         let mut cells = BTreeMap::new();
         for name in CELLS {
-            let port = free_pair()?;
+            let port = ports.take_pair()?;
             fs::write(cell_path(folder.path(), name), cell_yaml(name, port, 100))
                 .with_context(|| format!("Cell {name} cannot be written"))?;
             cells.insert(
@@ -70,7 +78,8 @@ impl Stage {
             &folder.path().join("router.log"),
         )?;
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Ok(Self { folder, program, router, cells, listener: local(listener), admin: local(admin) })
+        let (listener, admin) = (local(listener), local(admin));
+        Ok(Self { folder, program, router, cells, listener, admin, _ports: ports })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -144,6 +153,37 @@ impl Stage {
     }
 }
 
+impl Ports {
+    fn take(&mut self) -> Result<u16> {
+        let (port, socket) = bind(0).context("no free port on loopback")?;
+        self.0.push(socket);
+        Ok(port)
+    }
+
+    /// A port and its successor: a cell-runtime's health stream is one above its traffic.
+    fn take_pair(&mut self) -> Result<u16> {
+        for _ in 0..100 {
+            let port = self.take()?;
+            if let Some(next) = port.checked_add(1)
+                && let Ok((_, socket)) = bind(next)
+            {
+                self.0.push(socket);
+                return Ok(port);
+            }
+        }
+        bail!("no two free ports in a row on loopback")
+    }
+}
+
+/// A socket on that port of loopback, or on a free one for 0.
+fn bind(port: u16) -> io::Result<(u16, TcpSocket)> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
+    // Only now, so that it shares the port with none that is there already.
+    socket.set_reuseaddr(true)?;
+    Ok((socket.local_addr()?.port(), socket))
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // Already ended is as good.
@@ -172,23 +212,6 @@ fn start(command: &mut Command, log: &Path) -> Result<Process> {
         .spawn()
         .context("the demo cannot start itself once more")?;
     Ok(Process(child))
-}
-
-/// A port that nobody has at this moment.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on loopback")?;
-    Ok(listener.local_addr().context("a bound socket has an address")?.port())
-}
-
-/// A free port whose successor is free too: a cell-runtime's health stream is one above its traffic.
-fn free_pair() -> Result<u16> {
-    for _ in 0..100 {
-        let port = free_port()?;
-        if port < u16::MAX && TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no two free ports in a row on loopback")
 }
 
 fn get(address: SocketAddr, path: &str) -> Result<String> {
