@@ -136,9 +136,10 @@ impl AsyncWrite for Stream {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::net::TcpListener;
 
     use super::*;
+    use crate::port::Port;
 
     #[tokio::test]
     async fn bytes_go_both_ways_without_delay_and_silence_is_noticed() {
@@ -161,12 +162,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_port_is_refused_at_once() {
-        // Bound, so that nobody else is given the port meanwhile, and it never listens.
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.bind(([127, 0, 0, 1], 0).into()).expect("binds");
-        let address = socket.local_addr().expect("is bound");
-        let error =
-            Connector::plain().connect(address, Duration::from_secs(5)).await.expect_err("is refused");
+        let closed = Port::free().expect("one is free");
+        let connected = Connector::plain().connect(closed.address, Duration::from_secs(5)).await;
+        let error = connected.expect_err("is refused");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -1,4 +1,4 @@
-//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector, sockets, the clock. Nothing
+//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector, sockets, ports, the clock. Nothing
 //! here knows of cells, routers or Kubernetes.
 
 pub mod admin;
@@ -6,6 +6,7 @@ pub mod clock;
 pub mod connect;
 pub mod logs;
 pub mod metrics;
+pub mod port;
 pub mod readiness;
 pub mod shutdown;
 pub mod socket;
@@ -14,5 +15,6 @@ pub use admin::Admin;
 pub use clock::Monotonic;
 pub use connect::Connector;
 pub use logs::{LogArgs, LogGuard};
+pub use port::Port;
 pub use readiness::{Gate, Readiness};
 pub use shutdown::Shutdown;

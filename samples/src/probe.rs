@@ -239,7 +239,7 @@ fn first_nameserver(resolv_conf: &str) -> anyhow::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpSocket;
+    use bulkhead_process::Port;
 
     use super::*;
 
@@ -252,10 +252,8 @@ mod tests {
         let address = listener.local_addr().expect("is bound");
         tokio::spawn(serve_tcp(listener));
         assert!(tcp(address, LONG).await.is_ok());
-        // It never listens, and keeps the port from whoever would.
-        let closed = TcpSocket::new_v4().expect("a socket");
-        closed.bind(([127, 0, 0, 1], 0).into()).expect("binds");
-        assert!(tcp(closed.local_addr().expect("is bound"), LONG).await.is_err());
+        let closed = Port::free().expect("one is free");
+        assert!(tcp(closed.address, LONG).await.is_err());
     }
 
     #[tokio::test]

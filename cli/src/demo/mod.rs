@@ -81,7 +81,7 @@ struct Traffic {
 impl Traffic {
     fn start(stage: &Stage, rate: u32) -> Self {
         let load = Load::new(Plan {
-            targets: vec![stage.listener],
+            targets: vec![stage.listener()],
             key_header: Some(HeaderName::from_static("x-account")),
             rate,
             connections: 16,

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use bulkhead_process::Port;
 use bulkhead_protocol::Serving;
 use tempfile::TempDir;
-use tokio::net::TcpSocket;
 
 /// The cells' names: two share the traffic, the third stands by.
 pub(super) const CELLS: [&str; 3] = ["payments-a", "payments-b", "payments-c"];
@@ -26,24 +26,18 @@ pub(super) struct Stage {
     program: PathBuf,
     router: Process,
     cells: BTreeMap<&'static str, CellProcess>,
-    /// Where the router takes requests.
-    pub(super) listener: SocketAddr,
-    admin: SocketAddr,
-    _ports: Ports,
+    listener: Port,
+    admin: Port,
 }
 
+/// Its ports are kept while it is dead too.
 struct CellProcess {
-    port: u16,
+    ports: [Port; 2],
     process: Process,
 }
 
 /// A child that does not outlive its parent's interest.
 struct Process(Child);
-
-/// Ports of loopback that nobody else is given, not even while the part that has one is dead. These sockets never listen,
-/// so that the kernel lets a part do so on the same port.
-#[derive(Default)]
-struct Ports(Vec<TcpSocket>);
 
 impl Stage {
     /// Writes the YAML and starts everything; it does not wait until they are ready.
@@ -53,20 +47,20 @@ impl Stage {
             .tempdir()
             .context("no folder for the demo's files")?;
         let program = std::env::current_exe().context("the path of this program cannot be told")?;
-        let mut ports = Ports::default();
-        let [listener, admin] = [ports.take()?, ports.take()?];
-        fs::write(folder.path().join("router.yaml"), router_yaml(listener))
+        let [listener, admin] = [free_port()?, free_port()?];
+        fs::write(folder.path().join("router.yaml"), router_yaml(listener.address.port()))
             .context("the Router cannot be written")?;
         fs::write(folder.path().join("policy.yaml"), POLICY)
             .context("the RoutingPolicy cannot be written")?;
         let mut cells = BTreeMap::new();
         for name in CELLS {
-            let port = ports.take_pair()?;
+            let ports = Port::free_pair().context("no free ports on loopback")?;
+            let port = ports[0].address.port();
             fs::write(cell_path(folder.path(), name), cell_yaml(name, port, 100))
                 .with_context(|| format!("Cell {name} cannot be written"))?;
             cells.insert(
                 name,
-                CellProcess { port, process: start_cell(&program, name, port, folder.path())? },
+                CellProcess { ports, process: start_cell(&program, name, port, folder.path())? },
             );
         }
         let router = start(
@@ -74,12 +68,15 @@ impl Stage {
                 .args(["router", "--router", "main", "--listen-ip", "127.0.0.1"])
                 .arg("--source")
                 .arg(folder.path())
-                .args(["--admin-address", &format!("127.0.0.1:{admin}")]),
+                .args(["--admin-address", &admin.address.to_string()]),
             &folder.path().join("router.log"),
         )?;
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let (listener, admin) = (local(listener), local(admin));
-        Ok(Self { folder, program, router, cells, listener, admin, _ports: ports })
+        Ok(Self { folder, program, router, cells, listener, admin })
+    }
+
+    /// Where the router takes requests.
+    pub(super) fn listener(&self) -> SocketAddr {
+        self.listener.address
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -101,7 +98,7 @@ impl Stage {
         let cell = self.cells.get(name).with_context(|| format!("there is no cell {name}"))?;
         // Written beside and renamed, so that the router never reads half a file.
         let (path, draft) = (self.cell_file(name), self.folder().join("draft"));
-        fs::write(&draft, cell_yaml(name, cell.port, weight))?;
+        fs::write(&draft, cell_yaml(name, cell.port(), weight))?;
         fs::rename(&draft, &path).with_context(|| format!("{} cannot be replaced", path.display()))
     }
 
@@ -115,7 +112,7 @@ impl Stage {
     /// Starts a killed cell again, on the same port.
     pub(super) fn revive(&mut self, name: &'static str) -> Result<()> {
         let cell = self.cells.get_mut(name).with_context(|| format!("there is no cell {name}"))?;
-        cell.process = start_cell(&self.program, name, cell.port, self.folder.path())?;
+        cell.process = start_cell(&self.program, name, cell.port(), self.folder.path())?;
         Ok(())
     }
 
@@ -132,7 +129,7 @@ impl Stage {
 
     /// What the router serves.
     pub(super) fn serving(&self) -> Result<Serving> {
-        let body = get(self.admin, bulkhead_protocol::serving::PATH).with_context(|| {
+        let body = get(self.admin.address, bulkhead_protocol::serving::PATH).with_context(|| {
             format!("the router does not answer; its log is {}", self.folder().join("router.log").display())
         })?;
         serde_json::from_str(&body).context("the router's answer is no JSON")
@@ -140,7 +137,7 @@ impl Stage {
 
     /// Whether the router's listener is open. It opens only after the cells have spoken.
     pub(super) fn router_is_ready(&self) -> bool {
-        get(self.admin, "/readyz").is_ok()
+        get(self.admin.address, "/readyz").is_ok()
     }
 
     /// Fails with the router's last words when it is gone.
@@ -153,35 +150,11 @@ impl Stage {
     }
 }
 
-impl Ports {
-    fn take(&mut self) -> Result<u16> {
-        let (port, socket) = bind(0).context("no free port on loopback")?;
-        self.0.push(socket);
-        Ok(port)
+impl CellProcess {
+    /// Of its traffic.
+    fn port(&self) -> u16 {
+        self.ports[0].address.port()
     }
-
-    /// A port and its successor: a cell-runtime's health stream is one above its traffic.
-    fn take_pair(&mut self) -> Result<u16> {
-        for _ in 0..100 {
-            let port = self.take()?;
-            if let Some(next) = port.checked_add(1)
-                && let Ok((_, socket)) = bind(next)
-            {
-                self.0.push(socket);
-                return Ok(port);
-            }
-        }
-        bail!("no two free ports in a row on loopback")
-    }
-}
-
-/// A socket on that port of loopback, or on a free one for 0.
-fn bind(port: u16) -> io::Result<(u16, TcpSocket)> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
-    // Only now, so that it shares the port with none that is there already.
-    socket.set_reuseaddr(true)?;
-    Ok((socket.local_addr()?.port(), socket))
 }
 
 impl Drop for Process {
@@ -212,6 +185,10 @@ fn start(command: &mut Command, log: &Path) -> Result<Process> {
         .spawn()
         .context("the demo cannot start itself once more")?;
     Ok(Process(child))
+}
+
+fn free_port() -> Result<Port> {
+    Port::free().context("no free port on loopback")
 }
 
 fn get(address: SocketAddr, path: &str) -> Result<String> {

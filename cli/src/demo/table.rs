@@ -70,7 +70,7 @@ fn show(text: &str) {
 
 fn screen(stage: &Stage, serving: &Serving, all: &Tally, window: &Tally) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "Bulkhead demo: requests go to http://{}, keyed by x-account\n", stage.listener);
+    let _ = writeln!(text, "Bulkhead demo: requests go to http://{}, keyed by x-account\n", stage.listener());
     let _ = writeln!(
         text,
         "{:<12} {:>7} {:>6} {:<22} {:>7} {:>8} {:>9}",
@@ -111,7 +111,7 @@ fn screen(stage: &Stage, serving: &Serving, all: &Tally, window: &Tally) -> Stri
     let _ = writeln!(
         text,
         "  curl -i -H 'x-account: 42' http://{}/   # the answer says which cell and rule",
-        stage.listener
+        stage.listener()
     );
     let _ = writeln!(text, "The router is process {router}. Ctrl-C ends everything.");
     text

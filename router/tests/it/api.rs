@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use bulkhead_process::Port;
 use bytes::Bytes;
 use futures::stream;
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-use crate::port::Port;
 use crate::world::PATIENCE;
 
 struct Store {
@@ -48,7 +48,7 @@ impl FakeApi {
     pub(crate) async fn start() -> Self {
         let store = Store { version: 1, objects: BTreeMap::new(), log: Vec::new(), held: Vec::new() };
         let inner = Arc::new(Inner { store: Mutex::new(store), changed: watch::Sender::new(()) });
-        let port = Port::free();
+        let port = Port::free().expect("a port is free");
         let mut api = Self { address: port.address, _port: port, inner, runtime: None };
         api.start_again().await;
         api

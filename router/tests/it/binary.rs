@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
+use bulkhead_process::Port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{Client, get};
-use crate::port::Port;
 use crate::world::{Setup, eventually};
 
 /// Ends with the test.
@@ -23,7 +23,7 @@ impl Drop for Process {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_nobody_reads_costs_no_request() {
     let (folder, _cells) = Setup::default().lay_out().await;
-    let ports = [Port::free(), Port::free()];
+    let ports = Port::free_pair().expect("two are free");
     let [admin, traffic] = ports.each_ref().map(|port| port.address);
     let router = Command::new(env!("CARGO_BIN_EXE_bulkhead-router"))
         .args(["--router=main", "--listen-ip=127.0.0.1", "--log=debug", "--log-format=json"])

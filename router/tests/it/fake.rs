@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use bulkhead_process::Monotonic;
+use bulkhead_process::{Monotonic, Port};
 use bulkhead_protocol::health::{BEAT_INTERVAL, SILENCE};
 use bulkhead_protocol::{Beat, HealthLine, Reason, Verdict, fields};
 use bytes::Bytes;
@@ -21,8 +21,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-
-use crate::port::Port;
 
 /// Health is served on a thread of its own: beats must not wait behind a test's requests.
 static HEALTH: LazyLock<Runtime> = LazyLock::new(|| {
@@ -90,12 +88,7 @@ pub(crate) struct FakeCell {
 
 impl FakeCell {
     pub(crate) async fn start(name: &str) -> Self {
-        loop {
-            let traffic = Port::free();
-            if let Ok(health) = traffic.next() {
-                return Self::run(name, [traffic, health].into()).await;
-            }
-        }
+        Self::run(name, Port::free_pair().expect("two are free").into()).await
     }
 
     pub(crate) async fn start_at(name: &str, address: SocketAddr) -> Self {

@@ -8,7 +8,6 @@ mod fake;
 mod health;
 mod kubernetes;
 mod lifecycle;
-mod port;
 mod restarts;
 mod routing;
 mod sources;

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bulkhead_process::Shutdown;
+use bulkhead_process::{Port, Shutdown};
 use bulkhead_router::{Config, Source, start};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, get};
-use crate::port::Port;
 use crate::world::{Setup, World, address_of, cell, documents, even, eventually, hanging_file, policy};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,7 +207,7 @@ async fn a_disk_that_hangs_holds_up_no_table_and_no_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn listeners_open_and_close_with_the_router_object() {
     let world = World::start().await;
-    let kept = Port::free();
+    let kept = Port::free().expect("a port is free");
     let port = kept.address.port();
     let two = crate::world::ROUTER.replace("LIMITS", "{}") + &format!("  - {{name: second, port: {port}}}\n");
     world.write("router.yaml", &two);
@@ -233,7 +232,7 @@ async fn listeners_open_and_close_with_the_router_object() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_cannot_be_opened_takes_no_other_with_it() {
     let world = World::start().await;
-    let kept = Port::free();
+    let kept = Port::free().expect("a port is free");
     let taken = std::net::TcpListener::bind(kept.address).expect("the port is ours");
     let port = kept.address.port();
     let two = crate::world::ROUTER.replace("LIMITS", "{}") + &format!("  - {{name: second, port: {port}}}\n");

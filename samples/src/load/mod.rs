@@ -170,7 +170,8 @@ async fn sleep(timer: Option<&timer::Timer>, wait: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::{TcpListener, TcpSocket};
+    use bulkhead_process::Port;
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::workload::{Config, Workload};
@@ -207,17 +208,14 @@ mod tests {
     #[tokio::test]
     async fn failures_are_named_and_a_dead_target_is_passed_over() {
         let (living, workload, _) = workload("a").await;
-        // It never listens, and keeps the port from whoever would.
-        let dead = TcpSocket::new_v4().expect("a socket");
-        dead.bind(([127, 0, 0, 1], 0).into()).expect("binds");
-        let address = dead.local_addr().expect("is bound");
-        let report = run(plan(vec![address, living]), Shutdown::new()).await;
+        let dead = Port::free().expect("one is free");
+        let report = run(plan(vec![dead.address, living]), Shutdown::new()).await;
         assert_eq!((report.ok, report.failed), (200, 0), "{report}");
 
         workload.controls().set_fail_status(503);
         let report = run(plan(vec![living]), Shutdown::new()).await;
         assert_eq!(report.failures.get("503"), Some(&200), "{report}");
-        let report = run(plan(vec![address]), Shutdown::new()).await;
+        let report = run(plan(vec![dead.address]), Shutdown::new()).await;
         assert_eq!(report.failures.get("connect"), Some(&200), "{report}");
     }
 
