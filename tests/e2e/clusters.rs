@@ -48,7 +48,7 @@ fn traces(world: &World) -> Result<BTreeSet<String>> {
     for cluster in fs::read_dir(clusters)?.flatten().filter(|cluster| cluster.file_name() != SECOND) {
         let name = cluster.file_name().display().to_string();
         let marks = [format!("bk-{name}-"), format!("clusters/{name}")];
-        found.retain(|trace| !marks.iter().any(|mark| trace.contains(mark)));
+        found.retain(|trace| trace.contains(SECOND) || !marks.iter().any(|mark| trace.contains(mark)));
     }
     Ok(found.into_iter().collect())
 }

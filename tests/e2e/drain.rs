@@ -25,11 +25,11 @@ fn weight_0_ends_new_requests_within_250_ms_and_none_fails() {
         .expect("it says Drained");
     world.expect_condition("payments-a", "Ready", "True").expect("a drained cell stays green");
 
+    let limit = DRAIN_MS + stalls.longest_ms();
     let back = now_ms();
     world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
     load.wait_for_since(Duration::from_secs(5), "payments-a", back).expect("a weight edit needs no ramp");
     let outcome = load.stop();
-    let limit = DRAIN_MS + stalls.longest_ms();
 
     assert!(outcome.failed.is_empty(), "{} failed: {:?}", outcome.failed.len(), outcome.failed.first());
     let late: Vec<_> = outcome
@@ -80,11 +80,12 @@ fn a_cell_is_drained_although_operators_and_another_cell_hang() {
     world.patch("cell", "payments-a", r#"{"spec":{"weight":0}}"#).expect("patched");
     let patched = now_ms();
     load.wait_for_since(Duration::from_secs(10), "payments-b", patched + 2_000).expect("payments-b goes on");
+    let limit = DRAIN_MS + stalls.longest_ms();
     let end = now_ms();
     world.patch("cell", "payments-a", r#"{"spec":{"weight":100}}"#).expect("patched back");
     drop(stopped);
     let seen = load.stop();
-    let late = seen.sent_between("payments-a", patched + DRAIN_MS + stalls.longest_ms(), end);
+    let late = seen.sent_between("payments-a", patched + limit, end);
     assert_eq!(late, 0, "requests to the drained cell");
     assert!(seen.failed.is_empty(), "{} failed: {:?}", seen.failed.len(), seen.failed.first());
 }

@@ -26,11 +26,11 @@ fn a_cell_whose_service_is_not_ready_gets_no_new_request() {
     .expect("status says so");
     load.wait_for_since(Duration::from_secs(10), "payments-b", flipped + NOT_READY_MS + 1_000)
         .expect("payments-b goes on");
+    let limit = flipped + NOT_READY_MS + stalls.longest_ms();
     let end = now_ms();
     drop(unready);
     load.wait_for_since(Duration::from_secs(60), "payments-a", end).expect("it comes back");
     let outcome = load.stop();
-    let limit = flipped + NOT_READY_MS + stalls.longest_ms();
     let late = |cell| outcome.sent_between(cell, limit, end);
     assert_eq!(late("payments-a"), 0, "requests to a cell that is not ready");
     assert!(late("payments-b") > 0, "the negative control: traffic went on");
@@ -47,11 +47,11 @@ fn a_silent_orchestrator_gets_no_new_request_after_a_second() {
     let from = now_ms();
     load.wait_for_since(Duration::from_secs(10), "payments-b", from + SILENT_MS + 1_000)
         .expect("payments-b goes on");
+    let limit = from + SILENT_MS + stalls.longest_ms();
     let end = now_ms();
     drop(stopped);
     load.wait_for_since(Duration::from_secs(60), "payments-a", end).expect("it comes back");
     let outcome = load.stop();
-    let limit = from + SILENT_MS + stalls.longest_ms();
     let late = |cell| outcome.sent_between(cell, limit, end);
     assert_eq!(late("payments-a"), 0, "requests to a silent cell");
     assert!(late("payments-b") > 0, "the negative control: traffic went on");

@@ -80,12 +80,11 @@ fn a_template_change_under_load_never_has_two_cells_out_and_fails_nothing() {
     assert_eq!(outs.ever.len(), 3, "every cell was taken out before it changed: {:?}", outs.ever);
     // The second group serves where the whole first one is out or on its way back. Orchestrators that did not run for
     // half a second all start their way back anew, one of them first.
-    if stalls.longest_ms() < 400 {
-        assert_eq!(
-            outcome.sent_between("payments-c", 0, u64::MAX),
-            0,
-            "payments-a and payments-b were both out"
-        );
+    let (to_c, stalled) = (outcome.sent_between("payments-c", 0, u64::MAX), stalls.longest_ms());
+    if to_c > 0 && stalled >= 400 {
+        eprintln!("{to_c} requests went to payments-c, on a machine that stood still for {stalled} ms");
+    } else {
+        assert_eq!(to_c, 0, "payments-a and payments-b were both out; the longest stall was {stalled} ms");
     }
     assert!(outcome.failed.is_empty(), "{} failed: {:?}", outcome.failed.len(), outcome.failed.first());
 }
