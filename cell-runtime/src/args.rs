@@ -204,7 +204,8 @@ mod tests {
     fn steps_keep_their_order_and_have_a_time_out() {
         let (cell, _) =
             parse(&["--service=x=127.0.0.1:81", "--step=x:/one", "--step=x:/two"]).expect("parses");
-        let paths: Vec<&str> = cell.steps.iter().map(|step| step.path.as_str()).collect();
+        let paths: Vec<&str> =
+            cell.steps.iter().map(|step| step.path.as_deref().unwrap_or_default()).collect();
         assert_eq!(paths, ["/one", "/two"]);
         assert_eq!(cell.steps[0].timeout, bulkhead_crds::Duration::from_secs(5));
     }

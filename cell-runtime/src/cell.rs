@@ -140,6 +140,7 @@ impl Cell {
             capacity: self.limits.cell_in_flight(),
             revision: self.config.revision.clone(),
             routers: beat.routers,
+            context_versions: Vec::new(),
         }
     }
 

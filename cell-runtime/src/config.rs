@@ -99,7 +99,7 @@ impl CellConfig {
             }
         }
         let entry = self.entry.iter().map(|entry| ("the entry", &entry.service));
-        let steps = self.steps.iter().map(|step| ("a step", &step.service));
+        let steps = self.steps.iter().filter_map(|step| Some(("a step", step.service.as_ref()?)));
         for (user, name) in entry.chain(steps) {
             if !self.services.iter().any(|service| service.name == *name) {
                 return Err(Invalid::UnknownService { user, name: name.clone() });
@@ -138,7 +138,7 @@ mod tests {
         check(|config| config.cell.clear(), &Some(Invalid::NoName));
         check(|config| config.entry = None, &Some(Invalid::NothingToRun));
         check(
-            |config| config.steps = vec![Step { service: "web".to_owned(), ..Step::default() }],
+            |config| config.steps = vec![Step { service: Some("web".to_owned()), ..Step::default() }],
             &Some(Invalid::Both),
         );
         check(|config| config.services.push(service("web")), &Some(Invalid::Twice("web".to_owned())));

@@ -73,7 +73,9 @@ fn after(done: usize, refusal: Refusal) -> Refusal {
 
 /// One step, with its whole answer. A server error is the service's failure, not an answer.
 async fn one(cell: &Arc<Cell>, step: &Step, carried: &Carried) -> Result<Response<Bytes>, Refusal> {
-    let Step { service: name, path, timeout } = step;
+    let Step { service: Some(name), path: Some(path), timeout, .. } = step else {
+        return Err(Refusal::new(Reason::Internal, "A step without a service cannot be run yet."));
+    };
     // Checked when the configuration was read.
     let Some(service) = cell.services.get(name) else {
         return Err(Refusal::new(Reason::Internal, format!("No service {name}.")));

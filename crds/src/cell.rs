@@ -59,7 +59,7 @@ pub struct CellSpec {
     #[serde(default = "full_weight")]
     #[schemars(range(min = 0, max = 100))]
     pub weight: u32,
-    /// `Active` serves; `Drained` takes no new transaction and finishes what it has; `Disabled` is as `Drained` for now, and will also give back what is in flight.
+    /// `Active` serves; `Drained` takes no new transaction and finishes what it has; `Disabled` also gives back what is in flight, as far as its rules let it be restarted elsewhere.
     #[serde(default)]
     pub state: CellState,
     /// Name of the CellTemplate that says what the cell is made of.
@@ -74,7 +74,7 @@ pub struct CellSpec {
     pub placement: Option<Placement>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
-    /// Names of the Destinations that transactions of this cell may reach. Without effect until there is that kind.
+    /// Names of the Destinations that transactions of this cell may reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
     #[x_kube(merge_strategy = ListMerge::Set)]

@@ -9,6 +9,7 @@
 mod blessed;
 pub mod cell;
 pub mod condition;
+pub mod destination;
 pub mod duration;
 pub mod manifest;
 pub mod names;
@@ -23,6 +24,7 @@ pub mod template;
 
 pub use cell::{Cell, CellSpec, CellState, CellStatus, DeletionPolicy, Placement};
 pub use condition::{Condition, ConditionStatus};
+pub use destination::{Destination, DestinationSpec, DestinationStatus};
 pub use duration::Duration;
 pub use manifest::{Manifest, all};
 pub use policy::{RoutingPolicy, RoutingPolicySpec, RoutingPolicyStatus, RoutingRule};

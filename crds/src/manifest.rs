@@ -3,7 +3,7 @@
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, schema};
+use crate::{Cell, CellTemplate, Destination, Router, RoutingPolicy, TrafficShift, schema};
 
 /// One CustomResourceDefinition.
 pub struct Manifest {
@@ -38,6 +38,7 @@ pub fn all() -> Result<Vec<Manifest>, serde_json::Error> {
     [
         ("celltemplates", CellTemplate::crd()),
         ("cells", Cell::crd()),
+        ("destinations", Destination::crd()),
         ("routers", Router::crd()),
         ("routingpolicies", RoutingPolicy::crd()),
         ("trafficshifts", TrafficShift::crd()),

@@ -239,7 +239,7 @@ fn default_cell_weight() -> u32 {
 ]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Restart {
-    /// `SafeOnly`: only what was provably not processed, and idempotent methods (RFC 9110, section 9.2.2). `Never`: one attempt.
+    /// `SafeOnly`: only what was provably not processed, and idempotent methods (RFC 9110, section 9.2.2). `UntilPointOfNoReturn`: whatever failed, as long as no message may have reached a Destination with effects; for cells whose every effect goes through Destinations. `Never`: one attempt.
     pub policy: RestartPolicy,
     /// Attempts in all, the first among them.
     #[schemars(range(min = 1, max = 16))]
@@ -274,6 +274,8 @@ pub enum RestartPolicy {
     /// Only what was provably not processed, and idempotent methods (RFC 9110, section 9.2.2).
     #[default]
     SafeOnly,
+    /// Whatever failed, until a message may have reached a Destination with effects. From then on it is finished, by its context.
+    UntilPointOfNoReturn,
     Never,
 }
 

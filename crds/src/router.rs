@@ -70,8 +70,39 @@ pub struct Listener {
     /// Answer with `bulkhead-cell`, `bulkhead-rule` and `bulkhead-attempts`. They show the topology, so it is off by default.
     #[serde(default)]
     pub explain: bool,
+    /// Ids from the clients' own idempotency keys. Absent: every request is a transaction of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency: Option<Idempotency>,
     #[serde(default)]
     pub limits: Limits,
+}
+
+/// The same key of the same principal is the same transaction: it is joined or refused while it is under way, and refused with 409 once it had an effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Idempotency {
+    /// The field that carries the key, 1 to 255 visible ASCII characters. A request without it is a transaction of its own.
+    #[serde(default = "default_key_header")]
+    #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_|~-]+$"))]
+    pub header: String,
+    /// The field in which whoever authenticates clients says who calls; a request with a key and without it is answered with 400. Absent: all clients share their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_|~-]+$"))]
+    pub principal_header: Option<String>,
+    /// What becomes of a request whose transaction is under way. `Join`: it gets the same answer. `Conflict`: 409, reason `InFlight`.
+    #[serde(default)]
+    pub on_repeat: OnRepeat,
+}
+
+fn default_key_header() -> String {
+    "idempotency-key".to_owned()
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnRepeat {
+    #[default]
+    Join,
+    Conflict,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -61,7 +61,7 @@ pub struct TrafficShiftSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub weight: Option<u32>,
-    /// Instead of a weight: `Drained` takes no new transaction and finishes what it has; `Disabled` is as `Drained` for now, and will also give back what is in flight.
+    /// Instead of a weight: `Drained` takes no new transaction and finishes what it has; `Disabled` also gives back what is in flight, as far as its rules let it be restarted elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<CellState>,
     /// The rule whose weights are overridden. Of several shifts for one rule, the newest holds.

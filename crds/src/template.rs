@@ -38,7 +38,7 @@ use crate::duration::Duration;
         .message("set either entry (one service takes whole transactions) or steps (the orchestrator calls services in turn)"),
     validation = Rule::new("!has(self.entry) || self.services.exists(s, s.name == self.entry.service)")
         .message("entry.service is not one of services; add it there with its port and readiness path"),
-    validation = Rule::new("!has(self.steps) || self.steps.all(t, self.services.exists(s, s.name == t.service))")
+    validation = Rule::new("!has(self.steps) || self.steps.all(t, !has(t.service) || self.services.exists(s, s.name == t.service))")
         .message("a step names a service that is not one of services; add it there with its port and readiness path"),
 )]
 #[serde(rename_all = "camelCase")]
@@ -134,15 +134,25 @@ fn required() -> bool {
     true
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.contextVersions) || size(self.contextVersions) == 0 || (has(self.protocol) && self.protocol == 'bulkhead')")
+        .message("contextVersions belongs to protocol bulkhead"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     /// Name of one of `services`.
     #[schemars(length(min = 1, max = 63))]
     pub service: String,
-    /// `http1`: HTTP/1.1; the service knows nothing of transactions.
+    /// `http1`: HTTP/1.1; the service knows nothing of transactions. `bulkhead`: HTTP/1.1 with the fields of docs/protocol.md, by which the service gives transactions back and reaches Destinations.
     #[serde(default)]
     pub protocol: EntryProtocol,
+    /// Versions of contexts that the service can go on from; for protocol `bulkhead`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(min = 1, max = 64), regex(pattern = "^[!-~]+$")))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub context_versions: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -151,22 +161,34 @@ pub enum EntryProtocol {
     /// HTTP/1.1; the service knows nothing of transactions.
     #[default]
     Http1,
+    /// HTTP/1.1 with Bulkhead's own fields.
+    Bulkhead,
 }
 
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     cel,
+    validation = Rule::new("has(self.service) != has(self.destination)")
+        .message("a step names either a service (the orchestrator posts to it) or a destination (the router sends to it)"),
+    validation = Rule::new("has(self.service) == has(self.path)")
+        .message("a step with a service needs path, and a step with a destination has none: the Destination says where it goes"),
     validation = Rule::new("!has(self.timeout) || duration(self.timeout) > duration('0s')").message("timeout must be longer than 0s"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// Name of one of `services`.
+    /// Name of one of `services`, which is posted to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
-    pub service: String,
+    pub service: Option<String>,
     /// Path that the orchestrator posts to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
-    pub path: String,
-    /// How long this step may take.
+    pub path: Option<String>,
+    /// Name of a Destination that gets the body; its answer is the body of the next step. The service before it may name another in `bulkhead-destination` of its answer. The Cell has to name each of them in `destinations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub destination: Option<String>,
+    /// How long a service may take. A Destination has time-outs of its own.
     #[serde(default = "default_step_timeout")]
     pub timeout: Duration,
 }

@@ -16,6 +16,26 @@ pub const OUTCOME: &str = "bulkhead-outcome";
 pub const REASON: &str = "bulkhead-reason";
 /// The orchestrator gives the transaction back: start it again elsewhere from the original bytes.
 pub const OUTCOME_RESTART: &str = "restart";
+/// The body is a context, then a message that the router hands to a destination.
+pub const OUTCOME_EGRESS: &str = "egress";
+/// To the cell: the body is the context of an egress, then what the destination answered.
+pub const OUTCOME_CONTINUE: &str = "continue";
+/// Beside an egress: the name of the Destination. From a service to its cell-runtime: the Destination that its answer is for, in the place of the step's.
+pub const DESTINATION: &str = "bulkhead-destination";
+/// Number of the egress in its transaction, from 1. With the id it names one effect.
+pub const EGRESS: &str = "bulkhead-egress";
+/// Bytes of the body that are context; what follows is the message.
+pub const CONTEXT_LENGTH: &str = "bulkhead-context-length";
+/// What wrote the context, so that only who can read it gets it.
+pub const CONTEXT_VERSION: &str = "bulkhead-context-version";
+/// Method of the message for the destination; POST when absent.
+pub const EGRESS_METHOD: &str = "bulkhead-egress-method";
+/// Path of the message for the destination, in the place of the Destination's own.
+pub const EGRESS_PATH: &str = "bulkhead-egress-path";
+/// To the cell, coming back: what became of the egress, one of [`crate::EgressStatus`]'s words.
+pub const EGRESS_STATUS: &str = "bulkhead-egress-status";
+/// To the cell, coming back: the status code that the destination answered with.
+pub const DESTINATION_STATUS: &str = "bulkhead-destination-status";
 /// To the client under `explain`: `NAMESPACE/POLICY/RULE` that decided.
 pub const RULE: &str = "bulkhead-rule";
 /// To the client under `explain`: number of attempts made.

@@ -52,6 +52,9 @@ pub struct Verdict {
     /// How many routers stream from this pod.
     #[serde(default)]
     pub routers: u32,
+    /// Versions of contexts that this pod can go on from, whoever wrote them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub context_versions: Vec<String>,
 }
 
 /// A sign of life, with the numbers that change all the time.

@@ -1,6 +1,7 @@
 //! What routers, cell-runtimes and the operator say to each other: header fields, the health stream, the state of a
 //! router, problem documents and reasons. No I/O.
 
+pub mod egress;
 pub mod fields;
 pub mod health;
 pub mod problem;
@@ -8,6 +9,7 @@ pub mod reason;
 pub mod serving;
 pub mod transaction;
 
+pub use egress::{Continue, Egress, EgressStatus};
 pub use health::{Beat, HealthLine, Verdict};
 pub use problem::Problem;
 pub use reason::Reason;

@@ -58,6 +58,22 @@ reasons! {
     UpstreamProtocol = 502, "The cell's answer is not valid HTTP";
     /// The attempt or the whole request ran out of time, and the request may have been processed.
     Timeout = 504, "No answer in time";
+    /// The cell was disabled and gives back what it had in flight.
+    CellDisabled = 503, "The cell is disabled";
+    /// The transaction may have had an effect at a destination, and what came of it cannot be told here. Ask for it by its id; sending it again is not safe.
+    OutcomeUnknown = 500, "The outcome is unknown";
+    /// A transaction of this id has had its effect; it is not run again.
+    Decided = 409, "The transaction was decided before";
+    /// A transaction of this id is under way.
+    InFlight = 409, "The transaction is under way";
+    /// A transaction of this id is known with another request.
+    KeyReused = 422, "The idempotency key belongs to another request";
+    /// The cell may not reach that destination, or there is none of that name.
+    DestinationForbidden = 403, "The cell may not reach this destination";
+    /// The destination could not be reached, or is at its limit; nothing was sent to it.
+    DestinationUnavailable = 503, "The destination is not available";
+    /// The ledger takes no record now (full or failing disk), so that nothing with an effect may begin.
+    LedgerUnavailable = 503, "The ledger is not available";
     /// The orchestrator gave the transaction back.
     CellRestart = 503, "The cell gave the transaction back";
     /// A service that the cell needs is not ready.

@@ -26,6 +26,9 @@ pub struct Serving {
     pub objects: BTreeMap<String, ObjectVersion>,
     /// Each cell, as this router sees it.
     pub cells: BTreeMap<String, CellServing>,
+    /// Destinations that a cell asked for and may not reach, by `CELL/DESTINATION`, with how often since this process began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forbidden: BTreeMap<String, u64>,
     /// Shares of each rule in parts per million, by `NAMESPACE/POLICY/RULE`, then by cell.
     pub shares: BTreeMap<String, BTreeMap<String, u32>>,
 }

@@ -134,6 +134,7 @@ impl Source {
             closed: self.listeners.closed(),
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
+            forbidden: std::collections::BTreeMap::new(),
             shares: shares.collect(),
         }
     }

@@ -44,8 +44,9 @@ async fn steps() -> Steps {
 
 fn config(steps: &Steps, paths: &[&str]) -> Config {
     let step = |path: &&str| Step {
-        service: "flow".to_owned(),
-        path: (*path).to_owned(),
+        service: Some("flow".to_owned()),
+        path: Some((*path).to_owned()),
+        destination: None,
         timeout: bulkhead_crds::Duration::from_millis(if *path == "/hang" { 100 } else { 20_000 }),
     };
     let cell = CellConfig {
@@ -82,7 +83,7 @@ async fn after_a_step_was_done_no_refusal_says_that_nothing_happened() {
     let steps = steps().await;
     let mut config = config(&steps, &["/append", "/append"]);
     config.cell.services.push(Service { required: false, ..service("ledger") });
-    config.cell.steps[1].service = "ledger".to_owned();
+    config.cell.steps[1].service = Some("ledger".to_owned());
     let runtime = start_ready(config).await;
     let answer = send(runtime.addresses.traffic, post("/"), "x").await.expect("is answered");
     assert_eq!(answer.refusal(), (502, Some("ServiceFailed"), Some("restart")));

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use bulkhead_crds::{Cell, CellTemplate, Manifest, Router, RoutingPolicy, TrafficShift, all};
+use bulkhead_crds::{Cell, CellTemplate, Destination, Manifest, Router, RoutingPolicy, TrafficShift, all};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -97,6 +97,7 @@ fn what_is_legal_can_be_read_and_written_back() {
         match case.object["kind"].as_str() {
             Some("Cell") => round_trip::<Cell>(&case),
             Some("CellTemplate") => round_trip::<CellTemplate>(&case),
+            Some("Destination") => round_trip::<Destination>(&case),
             Some("Router") => round_trip::<Router>(&case),
             Some("RoutingPolicy") => round_trip::<RoutingPolicy>(&case),
             Some("TrafficShift") => round_trip::<TrafficShift>(&case),
