@@ -151,6 +151,7 @@ impl Source {
             })
         });
         let shifts = snapshot.about.shifts.iter().filter(|verdict| !verdict.accepted.ok);
+        let destinations = snapshot.about.destinations.iter().filter(|verdict| !verdict.accepted.ok);
         json!({
             "version": snapshot.version,
             "fromDisk": snapshot.about.from_disk,
@@ -165,6 +166,11 @@ impl Source {
             })).collect::<Vec<_>>(),
             "refused": refused.collect::<Vec<_>>(),
             "refusedShifts": shifts.map(|verdict| json!({
+                "name": verdict.name,
+                "reason": verdict.accepted.reason,
+                "message": verdict.accepted.message,
+            })).collect::<Vec<_>>(),
+            "refusedDestinations": destinations.map(|verdict| json!({
                 "name": verdict.name,
                 "reason": verdict.accepted.reason,
                 "message": verdict.accepted.message,

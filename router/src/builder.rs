@@ -167,6 +167,7 @@ impl Builder {
                 cells: objects.cells.items().iter().collect(),
                 policies: objects.policies.items().iter().collect(),
                 shifts: objects.shifts.items().iter().collect(),
+                destinations: objects.destinations.items().iter().collect(),
             });
             self.metrics.build_seconds.observe((self.clock.micros() - began) as f64 / 1e6);
             memory.table = Arc::new(built.table);
@@ -174,6 +175,7 @@ impl Builder {
                 objects: versions(objects).collect(),
                 verdicts: built.verdicts,
                 shifts: built.shifts,
+                destinations: built.destinations,
                 bad: objects.bad.clone(),
                 from_disk,
                 built_unix_ms: clock::now_unix_millis(),
@@ -224,6 +226,7 @@ fn versions(objects: &Objects) -> impl Iterator<Item = (String, ObjectVersion)> 
         .chain(of_kind(&objects.cells))
         .chain(of_kind(&objects.policies))
         .chain(of_kind(&objects.shifts))
+        .chain(of_kind(&objects.destinations))
 }
 
 fn of_kind<K: Kind>(set: &Set<K>) -> impl Iterator<Item = (String, ObjectVersion)> + '_ {

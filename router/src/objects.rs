@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,7 @@ pub(crate) struct Objects {
     pub(crate) cells: Set<Cell>,
     pub(crate) policies: Set<RoutingPolicy>,
     pub(crate) shifts: Set<TrafficShift>,
+    pub(crate) destinations: Set<Destination>,
     pub(crate) slices: Slices,
     /// Objects that could not be read, by their name or file, and why. They change nothing else.
     #[serde(skip)]
@@ -56,6 +57,7 @@ impl Objects {
             && self.cells.complete
             && self.policies.complete
             && self.shifts.complete
+            && self.destinations.complete
             && self.slices.complete
     }
 }
@@ -92,6 +94,7 @@ kinds! {
     Cell in cells;
     RoutingPolicy in policies;
     TrafficShift in shifts;
+    Destination in destinations;
 }
 
 /// All objects of one kind, side by side as the builder of tables wants them.

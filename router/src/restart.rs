@@ -150,7 +150,7 @@ mod tests {
         check(StatusCode::SERVICE_UNAVAILABLE, Some("Draining"), Reason::Draining);
         check(StatusCode::BAD_GATEWAY, Some("ServiceFailed"), Reason::ServiceFailed);
         check(StatusCode::SERVICE_UNAVAILABLE, Some("Crowded"), Reason::CellRestart);
-        check(StatusCode::INTERNAL_SERVER_ERROR, Some("OutcomeUnknown"), Reason::ServiceFailed);
+        check(StatusCode::INTERNAL_SERVER_ERROR, Some("Overheated"), Reason::ServiceFailed);
         check(StatusCode::OK, None, Reason::CellRestart);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_crds::cell::CellState;
 use bulkhead_protocol::serving::ObjectVersion;
-use bulkhead_routing::table::{CellIndex, ParentVerdict, ShiftVerdict, Table, Weight};
+use bulkhead_routing::table::{CellIndex, DestinationVerdict, ParentVerdict, ShiftVerdict, Table, Weight};
 use bulkhead_routing::{CellStates, CellView};
 
 use crate::live::{CellLive, PodLive};
@@ -29,6 +29,7 @@ pub(crate) struct About {
     pub(crate) objects: BTreeMap<String, ObjectVersion>,
     pub(crate) verdicts: Vec<ParentVerdict>,
     pub(crate) shifts: Vec<ShiftVerdict>,
+    pub(crate) destinations: Vec<DestinationVerdict>,
     /// Objects and files that could not be read, and why.
     pub(crate) bad: BTreeMap<String, String>,
     pub(crate) from_disk: bool,
@@ -122,6 +123,7 @@ mod tests {
             cells: vec![&object("Cell", "a", &json!({"template": "t", "state": state}))],
             policies: vec![&object("RoutingPolicy", "p", &policy)],
             shifts: shifted.map(shift).iter().collect(),
+            destinations: Vec::new(),
         });
         let live = CellLive::new("a");
         live.set_in(true, 0);

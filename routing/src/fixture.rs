@@ -2,7 +2,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "tests write `json!` where it is needed")]
 
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
 use serde_json::{Value, json};
 
 use crate::decide::{CellStates, CellView};
@@ -16,6 +16,7 @@ pub(crate) struct World {
     pub(crate) cells: Vec<Cell>,
     pub(crate) policies: Vec<RoutingPolicy>,
     pub(crate) shifts: Vec<TrafficShift>,
+    pub(crate) destinations: Vec<Destination>,
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -54,6 +55,16 @@ pub(crate) fn shift(name: &str, second: u32, spec: Value) -> TrafficShift {
     }))
 }
 
+/// A Destination that takes HTTP and checks duplicates, but for what `spec` says otherwise.
+pub(crate) fn destination(name: &str, spec: Value) -> Destination {
+    let mut whole = json!({"endpoints": ["127.0.0.1:1"]});
+    whole.as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
+    let meta = json!({"name": name});
+    read(
+        json!({"apiVersion": "bulkhead.dev/v1alpha1", "kind": "Destination", "metadata": meta, "spec": whole}),
+    )
+}
+
 impl World {
     pub(crate) fn new(cells: &[&str]) -> Self {
         let router = read(json!({
@@ -61,7 +72,7 @@ impl World {
             "spec": {"listeners": [{"name": "http", "port": 8080}, {"name": "other", "port": 8081}]},
         }));
         let cells = cells.iter().map(|name| cell(name, json!({}))).collect();
-        Self { router, cells, policies: Vec::new(), shifts: Vec::new() }
+        Self { router, cells, policies: Vec::new(), shifts: Vec::new(), destinations: Vec::new() }
     }
 
     /// Cells named by the groups, and one rule for everything: `[[("a", 80), ("b", 20)], [("c", 1)]]`.
@@ -93,6 +104,7 @@ impl World {
             cells: self.cells.iter().collect(),
             policies: self.policies.iter().collect(),
             shifts: self.shifts.iter().collect(),
+            destinations: self.destinations.iter().collect(),
         })
     }
 

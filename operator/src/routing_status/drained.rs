@@ -71,6 +71,7 @@ mod tests {
             cells: vec![&on, &off],
             policies: vec![&policy],
             shifts: shift.iter().collect(),
+            destinations: Vec::new(),
         };
         let made = build(&inputs);
         assert!(made.verdicts.iter().all(|verdict| verdict.accepted.ok), "{:?}", made.verdicts);

@@ -197,6 +197,7 @@ fn judge(world: &World, now: Timestamp) -> Verdicts {
             cells: world.cells.iter().collect(),
             policies: policies.clone(),
             shifts: world.shifts.iter().collect(),
+            destinations: Vec::new(),
         };
         let made = build(&inputs);
         verdicts.drained.extend(drained::rules(&made.table, now).map(|rule| rule.as_str().to_owned()));

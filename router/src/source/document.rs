@@ -1,6 +1,6 @@
 //! One YAML document as an object of the API, held to the same schema and rules as the API server holds it. Pure.
 
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,6 +15,7 @@ pub(super) enum Object {
     Cell(Box<Cell>),
     Policy(Box<RoutingPolicy>),
     Shift(Box<TrafficShift>),
+    Destination(Box<Destination>),
 }
 
 impl Object {
@@ -27,6 +28,7 @@ impl Object {
                 format!("RoutingPolicy/{}/{}", policy.namespace().unwrap_or_default(), policy.name_any())
             }
             Self::Shift(shift) => format!("TrafficShift/{}", shift.name_any()),
+            Self::Destination(destination) => format!("Destination/{}", destination.name_any()),
         }
     }
 }
@@ -93,6 +95,7 @@ fn object(kind: &str, value: Value, schemas: &Schemas) -> Result<Document, Strin
             Object::Policy(Box::new(policy))
         }
         "TrafficShift" => Object::Shift(Box::new(typed(kind, value, schemas)?)),
+        "Destination" => Object::Destination(Box::new(typed(kind, value, schemas)?)),
         _ => return Ok(Document::Ignored),
     };
     Ok(Document::Object(object))
@@ -117,6 +120,7 @@ mod tests {
             Ok(Document::Object(Object::Cell(_))) => Ok("cell"),
             Ok(Document::Object(Object::Policy(_))) => Ok("policy"),
             Ok(Document::Object(Object::Shift(_))) => Ok("shift"),
+            Ok(Document::Object(Object::Destination(_))) => Ok("destination"),
             Ok(Document::Ignored) => Ok("ignored"),
             Err(wrong) => Err(wrong),
         };
@@ -138,6 +142,9 @@ mod tests {
     fn objects_are_read_and_foreign_kinds_are_left_alone() {
         let cell = "apiVersion: bulkhead.dev/v1alpha1\nkind: Cell\nmetadata: {name: a}\n";
         check(&format!("{cell}spec: {{endpoints: ['127.0.0.1:1']}}"), Ok("cell"));
+        let destination = "apiVersion: bulkhead.dev/v1alpha1\nkind: Destination\nmetadata: {name: a}\n";
+        let spec = "spec: {http: {}, endpoints: ['127.0.0.1:1'], pointOfNoReturn: false}";
+        check(&format!("{destination}{spec}"), Ok("destination"));
         check("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}", Ok("ignored"));
         check("# nothing", Ok("ignored"));
     }

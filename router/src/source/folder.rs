@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
 use kube::Resource;
 use tokio::sync::mpsc;
 
@@ -139,28 +139,32 @@ impl Reader {
                 }
             }
         }
-        let (mut routers, mut cells, mut policies, mut shifts) = (vec![], vec![], vec![], vec![]);
+        let mut lists = Lists { bad, ..Lists::default() };
         for (name, object) in seen {
             match object {
                 Object::Router(mut router) => {
                     self.count(name, &mut *router);
-                    routers.push(*router);
+                    lists.routers.push(*router);
                 }
                 Object::Cell(mut cell) => {
                     self.count(name, &mut *cell);
-                    cells.push(*cell);
+                    lists.cells.push(*cell);
                 }
                 Object::Policy(mut policy) => {
                     self.count(name, &mut *policy);
-                    policies.push(*policy);
+                    lists.policies.push(*policy);
                 }
                 Object::Shift(mut shift) => {
                     self.count(name, &mut *shift);
-                    shifts.push(*shift);
+                    lists.shifts.push(*shift);
+                }
+                Object::Destination(mut destination) => {
+                    self.count(name, &mut *destination);
+                    lists.destinations.push(*destination);
                 }
             }
         }
-        Box::new(move |objects: &mut Objects| replace(objects, routers, cells, policies, shifts, bad))
+        Box::new(move |objects: &mut Objects| lists.replace(objects))
     }
 
     /// Gives an object the generation that an API server would have given it.
@@ -175,23 +179,31 @@ impl Reader {
     }
 }
 
-fn replace(
-    objects: &mut Objects,
+/// Everything that the folder says, by kind.
+#[derive(Default)]
+struct Lists {
     routers: Vec<Router>,
     cells: Vec<Cell>,
     policies: Vec<RoutingPolicy>,
     shifts: Vec<TrafficShift>,
+    destinations: Vec<Destination>,
     bad: BTreeMap<String, String>,
-) -> Touched {
-    let other_bad = objects.bad != bad;
-    objects.bad = bad;
-    Touched::TABLE
-        .when(other_bad)
-        .and(objects.routers.replace(routers))
-        .and(objects.cells.replace(cells))
-        .and(objects.policies.replace(policies))
-        .and(objects.shifts.replace(shifts))
-        .and(objects.slices.replace(vec![]))
+}
+
+impl Lists {
+    fn replace(self, objects: &mut Objects) -> Touched {
+        let Self { routers, cells, policies, shifts, destinations, bad } = self;
+        let other_bad = objects.bad != bad;
+        objects.bad = bad;
+        Touched::TABLE
+            .when(other_bad)
+            .and(objects.routers.replace(routers))
+            .and(objects.cells.replace(cells))
+            .and(objects.policies.replace(policies))
+            .and(objects.shifts.replace(shifts))
+            .and(objects.destinations.replace(destinations))
+            .and(objects.slices.replace(vec![]))
+    }
 }
 
 #[cfg(test)]

@@ -15,11 +15,12 @@ use kube::client::Body as KubeBody;
 use tower::{Layer, Service, layer::layer_fn};
 
 /// Kinds by the last part of their path at the API server.
-const KINDS: [(&str, &str); 5] = [
+const KINDS: [(&str, &str); 6] = [
     ("routers", "Router"),
     ("cells", "Cell"),
     ("routingpolicies", "RoutingPolicy"),
     ("trafficshifts", "TrafficShift"),
+    ("destinations", "Destination"),
     ("endpointslices", "EndpointSlice"),
 ];
 
@@ -142,6 +143,6 @@ mod tests {
         response.into_body().collect().await.expect("arrives");
         let noted: Vec<bool> =
             freshness.heard.iter().map(|heard| heard.load(Ordering::Relaxed) != u64::MAX).collect();
-        assert_eq!(noted, [false, true, false, false, false]);
+        assert_eq!(noted, [false, true, false, false, false, false]);
     }
 }

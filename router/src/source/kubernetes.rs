@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
+use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift, names};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -74,6 +74,7 @@ async fn follow(
         objects::<Cell>(&client, &changes),
         objects::<RoutingPolicy>(&client, &changes),
         objects::<TrafficShift>(&client, &changes),
+        objects::<Destination>(&client, &changes),
         endpoint_slices(Api::all(client.clone()), slices, &changes),
     );
     Ok(())

@@ -71,7 +71,7 @@ async fn what_is_given_back_with_a_body_that_never_ends_leaves_its_cell() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_word_of_a_newer_orchestrator_is_no_promise_that_nothing_happened() {
     let world = world().await;
-    world.cells[0].behave(Behaviour::GiveBack(500, "OutcomeUnknown"));
+    world.cells[0].behave(Behaviour::GiveBack(500, "Overheated"));
     let answer = world.client().await.send(post("/", "x")).await;
     assert_eq!(answer.problem(), (502, "ServiceFailed".to_owned()));
     assert_eq!(world.hits(), [1, 0]);

@@ -7,13 +7,17 @@ use std::sync::Arc;
 
 use bulkhead_crds::cell::CellState;
 use bulkhead_crds::policy::ParentRef;
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift};
+use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
 
+use super::destination;
 use super::draft::{self, Draft};
 use super::index::Index;
 use super::shift;
 use super::verdict::Complaints;
-use super::{CellIndex, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell, TableListener};
+use super::{
+    CellIndex, DestinationVerdict, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell,
+    TableListener,
+};
 use crate::condition::Condition;
 
 /// Whole lists, as they are at one moment, in any order.
@@ -24,6 +28,7 @@ pub struct Inputs<'a> {
     pub cells: Vec<&'a Cell>,
     pub policies: Vec<&'a RoutingPolicy>,
     pub shifts: Vec<&'a TrafficShift>,
+    pub destinations: Vec<&'a Destination>,
 }
 
 /// A table, and what became of each object on the way.
@@ -33,6 +38,7 @@ pub struct Build {
     /// One for each reference of a policy to this Router, by namespace, name and reference.
     pub verdicts: Vec<ParentVerdict>,
     pub shifts: Vec<ShiftVerdict>,
+    pub destinations: Vec<DestinationVerdict>,
 }
 
 /// Builds the table. The same lists give the same table in whatever order they come.
@@ -42,6 +48,7 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
         listeners: inputs.router.spec.listeners.iter().map(listener).collect(),
         ..Table::default()
     };
+    let destinations = destination::add(&mut table, &inputs.destinations);
     add_cells(&mut table, &inputs.cells);
     let alternatives = vec![Vec::new(); table.listeners.len()];
     let mut builder = Builder { table, alternatives, taken: HashMap::new(), verdicts: Vec::new() };
@@ -56,7 +63,7 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
         listener.index = Index::new(alternatives.into_iter().map(owned).collect());
     }
     let shifts = shift::apply(&mut table, &inputs.policies, &inputs.shifts);
-    Build { table, verdicts, shifts }
+    Build { table, verdicts, shifts, destinations }
 }
 
 fn listener(spec: &bulkhead_crds::Listener) -> TableListener {
@@ -64,6 +71,7 @@ fn listener(spec: &bulkhead_crds::Listener) -> TableListener {
         name: spec.name.clone(),
         port: spec.port,
         explain: spec.explain,
+        idempotency: spec.idempotency.clone(),
         limits: spec.limits.clone(),
         index: Index::default(),
         buffer_limit: 0,
@@ -81,6 +89,8 @@ fn add_cells(table: &mut Table, cells: &[&Cell]) {
             state => state,
         };
         let name: Arc<str> = cell.name().into();
+        let mut destinations = cell.spec.destinations.clone();
+        destinations.sort();
         table.cell_places.insert(Arc::clone(&name), CellIndex(table.cells.len() as u32));
         table.cells.push(TableCell {
             name,
@@ -89,6 +99,7 @@ fn add_cells(table: &mut Table, cells: &[&Cell]) {
             capacity: cell.spec.capacity.clone(),
             endpoints: cell.spec.endpoints.clone(),
             shifts: Vec::new(),
+            destinations,
         });
     }
 }
@@ -163,7 +174,7 @@ impl Builder {
         for rule in &policy.spec.rules {
             let id = RuleId::new(namespace, name, &rule.name);
             let read = if seen.insert(rule.name.as_str()) {
-                draft::read(id, rule, &self.table.cell_places)
+                draft::read(id, rule, &self.table)
             } else {
                 Err("another rule of the policy has its name; give it one of its own".to_owned())
             };
@@ -185,6 +196,13 @@ impl Builder {
                     rule.name
                 );
                 findings.resolved.add("CellNamedTwice", &sentence);
+            }
+            if let Some((cell, destination)) = &draft.unsafe_restart {
+                let sentence = format!(
+                    "rule {:?} is served with restart.policy SafeOnly: cell {cell:?} may open tunnels to Destination {destination:?}, whose effects no router can fence; set its pointOfNoReturn to false if it has none, or take it from the cell's destinations",
+                    rule.name
+                );
+                findings.resolved.add("UnsafeRestart", &sentence);
             }
             drafts.push(draft);
         }

@@ -1,12 +1,12 @@
 //! One rule of a policy, read and checked by itself: what the API server would refuse is refused here again, because
 //! tables are built from files too.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use bulkhead_crds::policy::{self, RoutingRule};
+use bulkhead_crds::policy::{self, RestartPolicy, RoutingRule};
 
-use super::{CellIndex, Failback, Group, GroupCell, KeySource, Restart, Rule, RuleId};
+use super::{Failback, Group, GroupCell, KeySource, Restart, Rule, RuleId, Table};
 use crate::condition::{Condition, Source};
 use crate::json::Pointers;
 
@@ -22,14 +22,12 @@ pub(crate) struct Draft {
     pub(crate) missing: Vec<String>,
     /// Names that one group has twice; the first mention counts.
     pub(crate) repeated: Vec<String>,
+    /// Cell and Destination for which the rule's restart policy is not kept: what happens in a tunnel cannot be fenced.
+    pub(crate) unsafe_restart: Option<(String, String)>,
 }
 
 /// Reads the rule, or says in a sentence why it cannot serve.
-pub(crate) fn read(
-    id: RuleId,
-    spec: &RoutingRule,
-    cells: &HashMap<Arc<str>, CellIndex>,
-) -> Result<Draft, String> {
+pub(crate) fn read(id: RuleId, spec: &RoutingRule, table: &Table) -> Result<Draft, String> {
     if spec.groups.is_empty() || spec.groups.iter().any(|group| group.cells.is_empty()) {
         return Err("it needs at least one group, and each group at least one cell".to_owned());
     }
@@ -41,15 +39,24 @@ pub(crate) fn read(
     }
     let key = spec.key.as_ref().map(read_key).transpose().map_err(|error| format!("key: {error}"))?;
     let arms = arms(&spec.matches)?;
-    let restart = restart(&spec.restart)?;
+    let mut restart = restart(&spec.restart)?;
     let (mut missing, mut repeated) = (Vec::new(), Vec::new());
-    let groups =
-        spec.groups.iter().map(|group| read_group(group, cells, &mut missing, &mut repeated)).collect();
+    let groups: Vec<Group> =
+        spec.groups.iter().map(|group| read_group(group, table, &mut missing, &mut repeated)).collect();
+    let cells = || groups.iter().flat_map(|group| &group.cells).filter_map(|cell| cell.cell);
+    let effects = cells().any(|cell| table.has_effects(cell));
+    let unsafe_restart = match restart.policy {
+        RestartPolicy::UntilPointOfNoReturn => cells().find_map(|cell| table.unfenced(cell)),
+        RestartPolicy::SafeOnly | RestartPolicy::Never => None,
+    };
+    if unsafe_restart.is_some() {
+        restart.policy = RestartPolicy::SafeOnly;
+    }
     missing.sort();
     missing.dedup();
     let failback = failback(&spec.failback);
-    let rule = Rule { id, key, groups, owner: spec.owner, restart, failback, shifts: Vec::new() };
-    Ok(Draft { rule, arms, missing, repeated })
+    let rule = Rule { id, key, groups, owner: spec.owner, restart, failback, effects, shifts: Vec::new() };
+    Ok(Draft { rule, arms, missing, repeated, unsafe_restart })
 }
 
 fn read_key(spec: &policy::Source) -> Result<KeySource, String> {
@@ -86,7 +93,7 @@ fn arms(matches: &[policy::Match]) -> Result<Vec<Vec<Condition>>, String> {
 
 fn read_group(
     group: &policy::Group,
-    cells: &HashMap<Arc<str>, CellIndex>,
+    table: &Table,
     missing: &mut Vec<String>,
     repeated: &mut Vec<String>,
 ) -> Group {
@@ -98,7 +105,7 @@ fn read_group(
             continue;
         }
         let weight = cell.weight.min(MAX_WEIGHT);
-        let (name, place) = match cells.get_key_value(cell.name.as_str()) {
+        let (name, place) = match table.cell_places.get_key_value(cell.name.as_str()) {
             Some((name, place)) => (Arc::clone(name), Some(*place)),
             None => {
                 missing.push(cell.name.clone());

@@ -1,6 +1,7 @@
 //! The routing table: what a router decides from, immutable, swapped whole. How it is made is in [`build`].
 
 mod build;
+mod destination;
 mod draft;
 mod index;
 mod ranges;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use bulkhead_crds::cell::{Capacity, CellState};
 use bulkhead_crds::policy::{RestartPolicy, TooLarge};
-use bulkhead_crds::router::Limits;
+use bulkhead_crds::router::{Idempotency, Limits};
 
 use crate::condition::Source;
 use crate::json::Pointers;
@@ -23,8 +24,9 @@ use index::Index;
 pub(crate) use index::Open;
 
 pub use build::{Build, Inputs, build};
+pub use destination::{Destination, Kind as DestinationKind};
 pub use draft::bytes;
-pub use verdict::{Outcome, ParentVerdict, ShiftVerdict, unknown_routers};
+pub use verdict::{DestinationVerdict, Outcome, ParentVerdict, ShiftVerdict, unknown_routers};
 
 /// Place of a cell in one table. Another table may give the same cell another place: keep names across tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +41,7 @@ pub struct Table {
     pub(crate) cell_places: HashMap<Arc<str>, CellIndex>,
     pub(crate) listeners: Vec<TableListener>,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) destinations: HashMap<Arc<str>, Arc<Destination>>,
 }
 
 /// A cell as the API objects describe it. Health is not here: it outlives tables.
@@ -53,6 +56,8 @@ pub struct TableCell {
     /// `host:port` of each orchestrator of a cell outside this cluster.
     pub endpoints: Vec<String>,
     pub shifts: Vec<CellShift>,
+    /// Names of the Destinations that its transactions may reach, in order. Some may not exist.
+    pub destinations: Vec<String>,
 }
 
 /// A TrafficShift of one cell.
@@ -84,6 +89,8 @@ pub struct TableListener {
     pub name: String,
     pub port: u16,
     pub explain: bool,
+    /// How clients name their transactions themselves.
+    pub idempotency: Option<Idempotency>,
     pub limits: Limits,
     pub(crate) index: Index,
     /// Largest `bufferLimit` of the listener's rules, in bytes: what may be held before it is known which rule it is.
@@ -103,6 +110,8 @@ pub struct Rule {
     pub owner: bool,
     pub restart: Restart,
     pub failback: Failback,
+    /// Whether some cell of the rule may reach a Destination with effects, so that its transactions need the ledger.
+    pub effects: bool,
     /// Newest first.
     pub(crate) shifts: Vec<RuleShift>,
 }
@@ -205,6 +214,17 @@ impl Table {
     /// Every rule that some listener serves.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Every Destination, in no order.
+    pub fn destinations(&self) -> impl Iterator<Item = &Arc<Destination>> {
+        self.destinations.values()
+    }
+
+    /// The Destination of that name, where the cell may reach it.
+    pub fn reaches(&self, cell: &TableCell, destination: &str) -> Option<&Arc<Destination>> {
+        let allowed = cell.destinations.binary_search_by(|name| name.as_str().cmp(destination)).is_ok();
+        if allowed { self.destinations.get(destination) } else { None }
     }
 
     /// The cell's weight at that time, in milliseconds since 1970. A shift never raises a cell above its spec.

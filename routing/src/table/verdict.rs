@@ -13,8 +13,9 @@ const MAX_MESSAGE: usize = 2048;
 /// | of | fine | else |
 /// |---|---|---|
 /// | `accepted` of a policy | `Accepted` | `RouterNotFound`, `ListenerNotFound`, `NamespaceNotAllowed`; of some rules: `InvalidRule`, `Conflict` |
-/// | `resolved_refs` | `ResolvedRefs` | `CellNotFound`, `CellNamedTwice` |
+/// | `resolved_refs` | `ResolvedRefs` | `CellNotFound`, `CellNamedTwice`, `UnsafeRestart` |
 /// | `accepted` of a TrafficShift | `Accepted` | `InvalidShift`, `CellNotFound`, `RuleNotFound`, `OwnerRule` |
+/// | `accepted` of a Destination | `Accepted` | `InvalidDestination` |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub ok: bool,
@@ -37,6 +38,13 @@ pub struct ParentVerdict {
 /// What becomes of one TrafficShift.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShiftVerdict {
+    pub name: String,
+    pub accepted: Outcome,
+}
+
+/// What becomes of one Destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DestinationVerdict {
     pub name: String,
     pub accepted: Outcome,
 }
