@@ -16,8 +16,8 @@ use crate::listener::Permit;
 use crate::live::CellLive;
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::pool::Pool;
-use crate::restart::Failure;
 use crate::worker::{LocalCell, LocalTable, RuleUse, Worker};
+use bulkhead_routing::transaction::Failure;
 
 /// How long a connection to a pod may take: it is in the same cluster, and another pod may answer sooner.
 const CONNECT: Duration = Duration::from_secs(1);

@@ -19,10 +19,10 @@ use crate::headers::{self, AttemptFields};
 use crate::listener::Listener;
 use crate::message::Head;
 use crate::pool::Pool;
-use crate::restart::{self, Failure, Next, Situation};
 use crate::tried::Tried;
 use crate::view::View;
 use crate::worker::{LocalCell, LocalTable, RuleUse, Worker};
+use bulkhead_routing::transaction::restart::{self, Failure, Next, Situation};
 
 /// A request's body, in the form in which attempts send it.
 pub(crate) enum Payload {
@@ -167,6 +167,8 @@ impl Transaction<'_> {
         let left = self.life.left(self.worker, rule.restart.deadline);
         let next = restart::decide(&Situation {
             failure,
+            stage: restart::Stage::Restartable,
+            owner: rule.owner,
             policy: rule.restart.policy,
             idempotent: restart::is_idempotent(&self.head.method),
             repeatable: self.payload.is_repeatable(),

@@ -8,8 +8,8 @@ use bulkhead_routing::Refusal;
 use bulkhead_routing::table::{CellIndex, Table};
 
 use crate::pool::Pool;
-use crate::restart::Failure;
 use crate::worker::LocalCell;
+use bulkhead_routing::transaction::Failure;
 
 #[derive(Default)]
 pub(crate) struct Tried {

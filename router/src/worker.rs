@@ -13,13 +13,13 @@ use bulkhead_protocol::TransactionId;
 use bulkhead_routing::table::{CellIndex, Rule, RuleId};
 use tokio::sync::mpsc;
 
-use crate::budget::Budget;
 use crate::listener::Listeners;
 use crate::live::{CellLive, PodLive};
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::objects::Pod;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
+use bulkhead_routing::transaction::Budget;
 
 /// What all worker threads share. Nothing here is locked on the request path.
 pub(crate) struct Shared {

@@ -10,6 +10,7 @@ pub mod health;
 mod json;
 pub mod request;
 pub mod table;
+pub mod transaction;
 
 pub use decide::{CellStates, CellView, Choice, Key, Refusal};
 pub use request::{RequestParts, RequestView};

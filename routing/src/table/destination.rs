@@ -142,7 +142,6 @@ mod tests {
     use bulkhead_crds::policy::RestartPolicy;
     use serde_json::{Value, json};
 
-    use super::*;
     use crate::fixture::{World, cell, destination, policy};
     use crate::table::Build;
 

@@ -1,5 +1,5 @@
 //! The restart budget of one rule on one worker thread: a token bucket that follows how much the rule carries, so that
-//! a failing cell cannot multiply the load on its siblings. Pure; one thread only.
+//! a failing cell cannot multiply the load on its siblings.
 
 /// Thousandths of a token that a completed transaction brings back.
 const REFILL: u64 = 200;
@@ -8,7 +8,7 @@ const TOKEN: u64 = 1_000;
 const LEAST: u64 = 10;
 
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     thousandths: u64,
     in_flight: u64,
 }
@@ -20,24 +20,24 @@ impl Default for Budget {
 }
 
 impl Budget {
-    pub(crate) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.in_flight += 1;
     }
 
     /// A transaction ended, whatever came of it.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         // The bucket's size is what the rule carried with this one.
         let size = self.in_flight.max(LEAST) * TOKEN;
         self.in_flight = self.in_flight.saturating_sub(1);
         self.thousandths = (self.thousandths + REFILL).min(size);
     }
 
-    pub(crate) fn has_token(&self) -> bool {
+    pub fn has_token(&self) -> bool {
         self.thousandths >= TOKEN
     }
 
     /// Takes a token for another attempt.
-    pub(crate) fn take(&mut self) {
+    pub fn take(&mut self) {
         self.thousandths = self.thousandths.saturating_sub(TOKEN);
     }
 }

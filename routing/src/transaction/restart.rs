@@ -1,12 +1,12 @@
-//! What follows a failed attempt: another pod of the same cell, another cell, or an answer. Pure.
+//! What follows a failed attempt: another pod of the same cell, another cell, or an answer.
 
-use bulkhead_crds::policy::RestartPolicy;
+pub use bulkhead_crds::policy::RestartPolicy;
 use bulkhead_protocol::Reason;
 use http::{HeaderValue, Method, StatusCode};
 
 /// Why an attempt brought no answer, as far as restarting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// Provably not processed: no connection could be made, or the pod said that it is of another cell.
     NotProcessed(Reason),
     /// The cell gave the transaction back. Only a reason of status 503 promises that nothing happened there.
@@ -18,7 +18,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// What an orchestrator means that gives a transaction back. A word that this router does not know yet is judged by
     /// its status: 503 promises that nothing happened, whatever the reason.
-    pub(crate) fn given_back(status: StatusCode, word: Option<&HeaderValue>) -> Self {
+    pub fn given_back(status: StatusCode, word: Option<&HeaderValue>) -> Self {
         let Some(word) = word else { return Self::GivenBack(Reason::CellRestart) };
         let known = word.to_str().ok().and_then(|word| word.parse().ok());
         let untouched = status == StatusCode::SERVICE_UNAVAILABLE;
@@ -26,13 +26,13 @@ impl Failure {
         Self::GivenBack(known.unwrap_or(unknown))
     }
 
-    pub(crate) fn reason(self) -> Reason {
+    pub fn reason(self) -> Reason {
         match self {
             Self::NotProcessed(reason) | Self::GivenBack(reason) | Self::Unknown(reason) => reason,
         }
     }
 
-    pub(crate) fn may_have_effects(self) -> bool {
+    pub fn may_have_effects(self) -> bool {
         match self {
             Self::NotProcessed(_) => false,
             Self::GivenBack(reason) => reason.status() != StatusCode::SERVICE_UNAVAILABLE,
@@ -41,27 +41,41 @@ impl Failure {
     }
 }
 
+/// Whether a transaction may still start over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing outside the cells can have happened: from the original bytes, anywhere.
+    #[default]
+    Restartable,
+    /// A message may have reached a destination with effects, which is the point of no return: from the last context,
+    /// anywhere, and never from the beginning.
+    Committed,
+}
+
 /// What is known when an attempt has failed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Situation {
-    pub(crate) failure: Failure,
-    pub(crate) policy: RestartPolicy,
-    pub(crate) idempotent: bool,
+pub struct Situation {
+    pub failure: Failure,
+    pub stage: Stage,
+    /// Only the cell that owns the key may serve it.
+    pub owner: bool,
+    pub policy: RestartPolicy,
+    pub idempotent: bool,
     /// Whether the body is held whole, so that it can be sent again.
-    pub(crate) repeatable: bool,
+    pub repeatable: bool,
     /// Attempts counted so far, the failed one among them.
-    pub(crate) attempts: u32,
-    pub(crate) max_attempts: u32,
+    pub attempts: u32,
+    pub max_attempts: u32,
     /// Milliseconds until the deadline.
-    pub(crate) left_ms: u64,
+    pub left_ms: u64,
     /// Pods of the same cell that this transaction has not tried.
-    pub(crate) other_pods: bool,
+    pub other_pods: bool,
     /// Whether the rule's restart budget has a token.
-    pub(crate) budget: bool,
+    pub budget: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// Another pod of the same cell, which counts as the same attempt.
     AnotherPod,
     /// Another cell, for a token of the budget.
@@ -70,16 +84,27 @@ pub(crate) enum Next {
 }
 
 /// Methods that may be sent twice without a second effect (RFC 9110, section 9.2.2).
-pub(crate) fn is_idempotent(method: &Method) -> bool {
+pub fn is_idempotent(method: &Method) -> bool {
     matches!(
         *method,
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
     )
 }
 
-pub(crate) fn decide(now: &Situation) -> Next {
-    let safe = now.idempotent || !now.failure.may_have_effects();
-    if !safe || !now.repeatable || now.left_ms == 0 || now.policy == RestartPolicy::Never {
+pub fn decide(now: &Situation) -> Next {
+    match now.stage {
+        Stage::Restartable => start_over(now),
+        Stage::Committed => finish(now),
+    }
+}
+
+fn start_over(now: &Situation) -> Next {
+    let allowed = match now.policy {
+        RestartPolicy::UntilPointOfNoReturn => true,
+        RestartPolicy::SafeOnly => now.idempotent || !now.failure.may_have_effects(),
+        RestartPolicy::Never => false,
+    };
+    if !allowed || !now.repeatable || now.left_ms == 0 {
         return Next::Answer;
     }
     if matches!(now.failure, Failure::NotProcessed(_)) && now.other_pods {
@@ -90,12 +115,24 @@ pub(crate) fn decide(now: &Situation) -> Next {
     if now.attempts < now.max_attempts && afforded { Next::AnotherCell } else { Next::Answer }
 }
 
+/// Whoever can read the context may finish it: neither the deadline nor the number of attempts nor the budget stands in
+/// the way, since nobody else will. It ends because no pod and no cell is asked twice.
+fn finish(now: &Situation) -> Next {
+    match (now.other_pods, now.owner) {
+        (true, _) => Next::AnotherPod,
+        (false, false) => Next::AnotherCell,
+        (false, true) => Next::Answer,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const POST_RESET: Situation = Situation {
         failure: Failure::Unknown(Reason::UpstreamReset),
+        stage: Stage::Restartable,
+        owner: false,
         policy: RestartPolicy::SafeOnly,
         idempotent: false,
         repeatable: true,
@@ -162,5 +199,31 @@ mod tests {
         check(Situation { budget: false, ..REFUSED }, Next::AnotherCell);
         check(Situation { repeatable: false, ..REFUSED }, Next::Answer);
         check(Situation { policy: RestartPolicy::Never, other_pods: true, ..REFUSED }, Next::Answer);
+    }
+
+    #[test]
+    fn until_the_point_of_no_return_whatever_failed_starts_over_elsewhere() {
+        let until = Situation { policy: RestartPolicy::UntilPointOfNoReturn, ..POST_RESET };
+        for reason in [Reason::UpstreamReset, Reason::Timeout, Reason::UpstreamProtocol, Reason::CellDisabled]
+        {
+            check(Situation { failure: Failure::Unknown(reason), ..until }, Next::AnotherCell);
+        }
+        check(Situation { failure: Failure::GivenBack(Reason::ServiceFailed), ..until }, Next::AnotherCell);
+        // One cell is not asked twice, also by another of its pods, where it may have begun.
+        check(Situation { other_pods: true, ..until }, Next::AnotherCell);
+        check(Situation { budget: false, ..until }, Next::Answer);
+        check(Situation { attempts: 3, ..until }, Next::Answer);
+        check(Situation { left_ms: 0, ..until }, Next::Answer);
+    }
+
+    #[test]
+    fn past_the_point_of_no_return_it_is_finished_wherever_its_context_is_read() {
+        let late =
+            Situation { stage: Stage::Committed, left_ms: 0, attempts: 9, budget: false, ..POST_RESET };
+        check(Situation { other_pods: true, ..late }, Next::AnotherPod);
+        check(late, Next::AnotherCell);
+        check(Situation { policy: RestartPolicy::Never, ..late }, Next::AnotherCell);
+        check(Situation { owner: true, ..late }, Next::Answer);
+        check(Situation { owner: true, other_pods: true, ..late }, Next::AnotherPod);
     }
 }
