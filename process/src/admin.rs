@@ -1,6 +1,8 @@
 //! The admin server of every binary: `/livez`, `/readyz`, `/metrics`, and routes of the binary's own. Never on the
 //! request path.
 
+use std::net::SocketAddr;
+
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -26,7 +28,8 @@ pub struct Admin {
 /// # Errors
 /// When the listener fails for good.
 pub async fn serve(listener: TcpListener, admin: Admin, shutdown: Shutdown) -> std::io::Result<()> {
-    let app = router(admin);
+    // Some routes are for those on this machine alone.
+    let app = router(admin).into_make_service_with_connect_info::<SocketAddr>();
     tokio::select! {
         served = axum::serve(listener, app) => served,
         // Whoever still reads an answer is cut when the process ends.
@@ -58,9 +61,9 @@ fn ready(readiness: &Readiness) -> impl IntoResponse + use<> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
     use std::time::Duration;
 
+    use axum::extract::ConnectInfo;
     use bytes::Bytes;
     use http::Request;
     use http_body_util::{BodyExt, Empty};
@@ -80,7 +83,8 @@ mod tests {
 
     #[tokio::test]
     async fn probes_follow_the_gates_and_own_routes_are_served() {
-        let admin = Admin { routes: Router::new().route("/own", get(async || "mine")), ..Admin::default() };
+        let own = async |ConnectInfo(peer): ConnectInfo<SocketAddr>| format!("asked by {}", peer.ip());
+        let admin = Admin { routes: Router::new().route("/own", get(own)), ..Admin::default() };
         let gate = admin.readiness.gate("table");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
         let address = listener.local_addr().expect("is bound");
@@ -92,7 +96,7 @@ mod tests {
         gate.open();
         assert_eq!(ask(address, "/readyz").await, (200, "ready\n".to_owned()));
         assert_eq!(ask(address, "/metrics").await.0, 200);
-        assert_eq!(ask(address, "/own").await, (200, "mine".to_owned()));
+        assert_eq!(ask(address, "/own").await, (200, "asked by 127.0.0.1".to_owned()));
         assert_eq!(ask(address, "/other").await.0, 404);
 
         shutdown.trigger();
