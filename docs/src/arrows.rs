@@ -78,6 +78,11 @@ fn the_types_and_the_protocol_know_no_other_crate_of_ours() {
 }
 
 #[test]
+fn the_ledger_knows_only_ids_and_what_every_program_starts_from() {
+    check_knows_only("bulkhead-ledger", &["bulkhead-protocol", "bulkhead-process"]);
+}
+
+#[test]
 fn decisions_know_only_the_types_and_the_protocol() {
     check_knows_only("bulkhead-routing", &["bulkhead-crds", "bulkhead-protocol"]);
 }

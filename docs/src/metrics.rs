@@ -30,6 +30,7 @@ fn the_reference_names_every_metric() {
     for (program, folder) in [
         ("bulkhead-operator", "operator"),
         ("bulkhead-router", "router"),
+        ("the ledger of bulkhead-router", "ledger"),
         ("bulkhead-cell-runtime", "cell-runtime"),
         ("every program", "process"),
     ] {

@@ -226,14 +226,19 @@ impl Ledger {
                 views.push(TransactionView::new(id, effects));
             }
         });
-        let list = ListView::of(views, filter);
-        ListView { damages: self.0.damages.clone(), notes: self.0.notes.clone(), ..list }
+        self.with_findings(ListView::of(views, filter))
     }
 
-    /// A transaction that is held in memory.
-    pub fn show(&self, id: &TransactionId) -> Option<TransactionView> {
+    /// A transaction that is held in memory, or none.
+    pub fn show(&self, id: &TransactionId) -> ListView {
         let effects = self.0.shared.index.show(id);
-        (!effects.is_empty()).then(|| TransactionView::new(id, &effects))
+        let found = (!effects.is_empty()).then(|| TransactionView::new(id, &effects));
+        self.with_findings(ListView { transactions: found.into_iter().collect(), ..ListView::default() })
+    }
+
+    /// What the start found goes with every answer, until a start finds it no longer.
+    fn with_findings(&self, list: ListView) -> ListView {
+        ListView { damages: self.0.damages.clone(), notes: self.0.notes.clone(), ..list }
     }
 
     /// # Errors

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::effect::{Effect, Standing, State};
 use crate::record::Resolution;
 
+/// Where the admin port has it.
+pub const PATH: &str = "/v1/ledger";
+
 /// A transaction with its effects, in the order of their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,7 +59,7 @@ pub enum StateView {
 }
 
 /// Which transactions a list shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// Any where it is absent.
     pub standing: Option<StandingView>,
@@ -152,6 +155,9 @@ impl TransactionView {
 }
 
 impl Filter {
+    /// Every transaction.
+    pub const ALL: Self = Self { standing: None, limit: usize::MAX };
+
     pub(crate) fn takes(&self, standing: Option<Standing>) -> bool {
         self.standing.is_none_or(|wanted| standing.map(StandingView::from) == Some(wanted))
     }

@@ -35,7 +35,7 @@ impl TransactionId {
     }
 
     /// Whether a client may ask for it again, since it is made of the client's own key.
-    pub fn is_of_key(&self) -> bool {
+    pub fn is_from_key(&self) -> bool {
         self.0.get_version_num() == 8
     }
 
@@ -89,6 +89,6 @@ mod tests {
     fn ids_of_keys_are_the_same_on_every_machine_and_in_every_release() {
         let id = id("http", "acme", "7");
         assert_eq!(id.to_string(), "b4bf2596-1fb3-8ab8-ba3c-6e432c6e7f5a");
-        assert!(id.is_of_key() && !TransactionId::new_v7(0, [0; 10]).is_of_key());
+        assert!(id.is_from_key() && !TransactionId::new_v7(0, [0; 10]).is_from_key());
     }
 }

@@ -12,6 +12,7 @@ mod disk;
 mod edge;
 mod headers;
 mod health;
+pub mod ledger_admin;
 mod listener;
 mod listening;
 mod live;

@@ -47,7 +47,7 @@ fn segments_go_after_the_window_and_what_is_unknown_stays_known() {
     )]) {
         assert_eq!(damages, []);
         assert_eq!(found.ledger.standing(&keyed(1)), Some(Standing::Unknown));
-        let view = found.ledger.show(&minted(2)).expect("is unknown");
+        let view = &found.ledger.show(&minted(2)).transactions[0];
         assert_eq!((&*view.effects[0].destination, &*view.effects[0].cell), ("visa", "payments-a"));
     }
     stage.resolve(keyed(1), 1, Resolution::NotSent).expect("is unknown");

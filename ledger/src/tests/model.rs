@@ -12,7 +12,7 @@ use crate::effect::{Standing, State};
 use crate::ledger::{Intended, ResolveError};
 use crate::record::{Outcome, Resolution};
 use crate::refusal::Refusal;
-use crate::view::StateView;
+use crate::view::{EffectView, StateView};
 
 const IDS: u8 = 4;
 const EFFECTS: u32 = 2;
@@ -70,10 +70,15 @@ impl World {
         Self { disk, stage, under_way: Vec::new(), known: Known::new(), said: Vec::new() }
     }
 
+    fn effects(&self, id: u8) -> Vec<EffectView> {
+        let found = self.stage.ledger.show(&keyed(id)).transactions;
+        found.into_iter().flat_map(|view| view.effects).collect()
+    }
+
     fn found(&self) -> Known {
         let mut found = Known::new();
         for id in 0..IDS {
-            for effect in self.stage.ledger.show(&keyed(id)).into_iter().flat_map(|view| view.effects) {
+            for effect in self.effects(id) {
                 let state = match effect.state {
                     StateView::Open => State::Open,
                     StateView::Answered => State::Answered { status: effect.status },
