@@ -1,8 +1,11 @@
-//! `bulkhead`: what a person starts by hand. The demo today; each part that it starts is a library of its own.
+//! `bulkhead`: what a person starts by hand. Each part that it starts or asks is a library of its own.
 
 #![expect(clippy::print_stdout, reason = "a command line answers on its standard output")]
 
 mod demo;
+mod ledger;
+#[cfg(test)]
+mod reference;
 
 use std::process::ExitCode;
 
@@ -29,6 +32,8 @@ enum Command {
         #[command(flatten)]
         logs: LogArgs,
     },
+    /// What routers sent out of the cells, and what became of it. Settles by hand what no router can know.
+    Ledger(ledger::LedgerArgs),
     /// One cell of the demo: a sample service and the orchestrator in front of it.
     #[command(hide = true)]
     DemoCell(demo::CellArgs),
@@ -38,8 +43,7 @@ fn main() -> ExitCode {
     let command = Arguments::parse().command;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(run(command))) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -47,15 +51,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// False when it ran and found something wrong.
-async fn run(command: Command) -> Result<bool> {
+/// How it went, for whoever started it.
+async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Demo(arguments) => demo::run(arguments).await,
-        Command::DemoCell(arguments) => demo::run_cell(arguments).await.map(|()| true),
+        Command::Demo(arguments) => demo::run(arguments).await.map(succeeded_if),
+        Command::DemoCell(arguments) => demo::run_cell(arguments).await.map(|()| ExitCode::SUCCESS),
+        Command::Ledger(arguments) => Ok(ledger::run(arguments).await),
         Command::Router { config, logs } => {
             let guard = logs::init(&logs);
             guard.register(&config.registry)?;
-            bulkhead_router::run(config, Shutdown::on_signals()?).await.map(|()| true)
+            bulkhead_router::run(config, Shutdown::on_signals()?).await.map(|()| ExitCode::SUCCESS)
         }
     }
+}
+
+/// Failure when it ran and found something wrong.
+fn succeeded_if(all_was_well: bool) -> ExitCode {
+    if all_was_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
