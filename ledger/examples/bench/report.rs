@@ -34,7 +34,9 @@ impl Report {
     }
 
     pub(crate) fn add(&mut self, tasks: u32, measured: Measured) {
-        self.rows.iter_mut().filter(|row| row.0 == tasks).take(1).for_each(|row| row.1.push(measured));
+        if let Some((_, rounds)) = self.rows.iter_mut().find(|row| row.0 == tasks) {
+            rounds.push(measured);
+        }
     }
 
     fn rows(&self) -> Vec<Row> {
