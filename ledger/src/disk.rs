@@ -107,7 +107,7 @@ impl Folder {
     /// When it cannot be made, or another process holds it.
     pub fn lock(path: &Path, now_unix_ms: u64) -> Result<Self, FolderError> {
         let io = |source| FolderError::Io { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(io)?;
+        make(path).map_err(io)?;
         // Not truncated at once: it may be another's, and says whose.
         let open =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path.join(LOCK));
@@ -134,6 +134,17 @@ impl Folder {
     pub fn to_read(path: &Path) -> Self {
         Self { path: path.to_owned(), _lock: None }
     }
+}
+
+/// Makes the folder with those above it, and waits until their names are on the disk: without them all in it is lost.
+fn make(path: &Path) -> io::Result<()> {
+    let new: Vec<_> =
+        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    fs::create_dir_all(path)?;
+    new.iter().try_for_each(|path| {
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        File::open(above.unwrap_or(Path::new(".")))?.sync_all()
+    })
 }
 
 impl Disk for Folder {
@@ -191,6 +202,15 @@ mod tests {
         assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
         drop(first);
         Folder::lock(folder.path(), 9).expect("nobody holds it any longer");
+    }
+
+    #[test]
+    fn a_folder_is_made_with_those_above_it() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let deep = folder.path().join("a/b");
+        drop(Folder::lock(&deep, 7).expect("is made"));
+        drop(Folder::lock(&deep, 8).expect("is there"));
+        assert!(deep.is_dir());
     }
 
     #[test]

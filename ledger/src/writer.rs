@@ -11,7 +11,7 @@ use crate::frame::Header;
 use crate::index::{Key, take_effect};
 use crate::options::Options;
 use crate::queue::{Job, Reply};
-use crate::record::{Outcome, Record};
+use crate::record::{Intent, Outcome, Record};
 use crate::refusal::Refusal;
 use crate::segment::{self, file_name};
 use crate::shared::Shared;
@@ -91,14 +91,14 @@ impl Writer {
         let batch = self.batch(jobs);
         if self.current.is_none() {
             let why = self.refusal();
-            self.refuse(batch, &why, false);
+            self.refuse(batch, &why);
             return;
         }
         match self.append(&batch) {
             Ok(()) => self.acknowledge(batch),
             Err(error) => {
                 let why = self.fail(&error);
-                self.refuse(batch, &why, true);
+                self.refuse(batch, &why);
             }
         }
         if self.current.as_ref().is_some_and(|current| current.written >= self.options.segment_bytes) {
@@ -162,16 +162,13 @@ impl Writer {
         }
     }
 
-    /// Tells all who wait that nothing of theirs counts. What may have reached the disk is taken back in the next segment.
-    fn refuse(&mut self, batch: Batch, why: &Refusal, may_be_written: bool) {
+    /// Tells all who wait that nothing of theirs counts, and takes back in the next segment what may have reached the disk.
+    fn refuse(&mut self, batch: Batch, why: &Refusal) {
         let at_ms = self.shared.time.now_ms();
         self.owed.extend(batch.records.into_iter().filter_map(|record| match record {
-            Record::Intent(intent, _) => may_be_written.then_some(Record::Outcome {
-                id: intent.id,
-                n: intent.n,
-                at_ms,
-                outcome: Outcome::NotSent,
-            }),
+            Record::Intent(Intent { id, n, .. }, _) => {
+                Some(Record::Outcome { id, n, at_ms, outcome: Outcome::NotSent })
+            }
             // Who resolves it is told that it failed, and may try again.
             Record::Resolution { .. } => None,
             other => Some(other),

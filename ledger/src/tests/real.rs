@@ -97,7 +97,7 @@ async fn a_ledger_in_memory_answers_the_same_and_says_what_it_is() {
 /// Set for the process that `a_disk_that_refuses_to_write…` starts, which is this test again.
 const CHILD: &str = "BULKHEAD_LEDGER_TEST_FOLDER";
 
-/// The child writes to a folder in which no file may become larger than 8 KiB: at some byte the kernel refuses.
+/// The child writes to a folder in which no file may become larger than 16 blocks: at some byte the kernel refuses.
 #[tokio::test]
 async fn a_file_system_that_refuses_to_write_costs_a_segment_and_nothing_else() {
     if let Some(dir) = std::env::var_os(CHILD) {
