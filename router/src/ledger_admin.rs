@@ -64,7 +64,7 @@ async fn resolve(
     }
     let id = transaction(&id)?;
     let resolution = Resolution::from(asked.r#as);
-    ledger.resolve(id, n, resolution, &asked.note).await.map_err(refused)?;
+    ledger.resolve(id, n, resolution, &asked.note).await.map_err(|error| refused(&error))?;
     tracing::info!(%id, n, ?resolution, "a person resolved an unknown effect");
     Ok(StatusCode::NO_CONTENT)
 }
@@ -74,8 +74,8 @@ fn transaction(id: &str) -> Result<TransactionId, Refused> {
         .map_err(|_| (StatusCode::BAD_REQUEST, format!("{id:?} is no transaction's id, which is a UUID\n")))
 }
 
-fn refused(error: ResolveError) -> Refused {
-    let status = match &error {
+fn refused(error: &ResolveError) -> Refused {
+    let status = match error {
         ResolveError::NotFound { .. } => StatusCode::NOT_FOUND,
         ResolveError::NotUnknown { .. } => StatusCode::CONFLICT,
         ResolveError::Note => StatusCode::BAD_REQUEST,
