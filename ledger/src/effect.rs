@@ -19,30 +19,27 @@ pub enum State {
     Unknown,
 }
 
-/// What a transaction's effects say about asking for it again. Without a standing it may be attempted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a transaction's effects say about asking for it again. Without a standing it may be attempted. Of several effects
+/// the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// An effect is under way in this process.
-    InFlight,
-    /// What became of an effect is not known: 409, and a person decides.
-    Unknown,
     /// Every effect has its outcome and at least one was answered: 409.
     Decided,
+    /// What became of an effect is not known: 409, and a person decides.
+    Unknown,
+    /// An effect is under way in this process.
+    InFlight,
 }
 
 impl Standing {
-    /// Of several effects the first of this list that holds for one.
     pub fn of(states: impl IntoIterator<Item = State>) -> Option<Self> {
-        let mut standing = None;
-        for state in states {
-            match state {
-                State::Open => return Some(Self::InFlight),
-                State::Unknown => standing = Some(Self::Unknown),
-                State::Answered { .. } => standing = standing.or(Some(Self::Decided)),
-                State::NotSent => {}
-            }
-        }
-        standing
+        let standings = states.into_iter().filter_map(|state| match state {
+            State::Open => Some(Self::InFlight),
+            State::Unknown => Some(Self::Unknown),
+            State::Answered { .. } => Some(Self::Decided),
+            State::NotSent => None,
+        });
+        standings.max()
     }
 }
 

@@ -8,12 +8,12 @@ use bulkhead_protocol::TransactionId;
 
 use crate::damage::{Damage, TornTail};
 use crate::disk::Disk;
-use crate::effect::{self, Effect, Standing, State};
+use crate::effect::{self, Effect, State};
 use crate::frame::{FORMAT, Wrong};
 use crate::judgement::{Judgement, Reading, Testimony, judge};
 use crate::record::Record;
 use crate::segment::{self, ASIDE, Scan};
-use crate::view::{Filter, ListView, TransactionView};
+use crate::view::{Filter, ListView, Newest, TransactionView};
 
 /// Which effects are kept of those that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,18 +108,16 @@ fn foreign(scan: &Scan) -> Option<u32> {
 impl History {
     /// What was read and matches, with what is to be said of the ledger.
     pub fn list(&self, filter: &Filter) -> ListView {
-        let matching = self
-            .transactions
-            .iter()
-            .filter(|(_, effects)| filter.takes(Standing::of(effects.iter().map(|effect| effect.state))));
-        let views = matching.map(|(id, effects)| TransactionView::new(id, effects)).collect();
+        let mut newest = Newest::new(*filter);
+        self.transactions.iter().for_each(|(id, effects)| newest.offer(id, effects.iter()));
+        let view = |id: &TransactionId| Some(TransactionView::new(id, self.transactions.get(id)?));
         let aside = self.aside.iter().map(|name| {
             format!("{name} was damaged and is no longer needed; remove it once you have looked at it")
         });
         ListView {
             damages: self.damages.iter().map(ToString::to_string).collect(),
             notes: self.torn.iter().map(ToString::to_string).chain(aside).collect(),
-            ..ListView::of(views, filter)
+            ..newest.list(view)
         }
     }
 

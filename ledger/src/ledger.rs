@@ -9,7 +9,7 @@ use prometheus::Registry;
 use tokio::sync::oneshot;
 
 use crate::disk::{Disk, Folder};
-use crate::effect::{Effect, Standing, State};
+use crate::effect::{Standing, State};
 use crate::history::{self, History, Keep, ReadError};
 use crate::index::Key;
 use crate::metrics::Metrics;
@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 use crate::shared::Shared;
 use crate::thread;
 use crate::time::{Clock, Time};
-use crate::view::{Filter, ListView, TransactionView};
+use crate::view::{Filter, ListView, Newest, TransactionView};
 
 /// The record of effects outside the cells. The last handle that goes closes it.
 #[derive(Clone)]
@@ -219,21 +219,20 @@ impl Ledger {
 
     /// The transactions that are held in memory: those under way, those unknown, and those whose client may ask again.
     pub fn list(&self, filter: &Filter) -> ListView {
-        let mut views = Vec::new();
-        self.0.shared.index.each(|id, effects| {
-            let effects: Vec<&Effect> = effects.collect();
-            if filter.takes(Standing::of(effects.iter().map(|effect| effect.state))) {
-                views.push(TransactionView::new(id, effects));
-            }
-        });
-        self.with_findings(ListView::of(views, filter))
+        let mut newest = Newest::new(*filter);
+        self.0.shared.index.each(|id, effects| newest.offer(id, effects));
+        self.with_findings(newest.list(|id| self.view(id)))
     }
 
     /// A transaction that is held in memory, or none.
     pub fn show(&self, id: &TransactionId) -> ListView {
+        let transactions = self.view(id).into_iter().collect();
+        self.with_findings(ListView { transactions, ..ListView::default() })
+    }
+
+    fn view(&self, id: &TransactionId) -> Option<TransactionView> {
         let effects = self.0.shared.index.show(id);
-        let found = (!effects.is_empty()).then(|| TransactionView::new(id, &effects));
-        self.with_findings(ListView { transactions: found.into_iter().collect(), ..ListView::default() })
+        (!effects.is_empty()).then(|| TransactionView::new(id, &effects))
     }
 
     /// What the start found goes with every answer, until a start finds it no longer.

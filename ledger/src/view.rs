@@ -1,6 +1,9 @@
 //! What people and programs see of a ledger: the JSON of the admin port and of `--json`. It is all that a ledger holds;
 //! there is nothing to hide in it.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use bulkhead_protocol::TransactionId;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +140,7 @@ impl From<&Effect> for EffectView {
 }
 
 impl TransactionView {
-    pub fn new<'a>(id: &TransactionId, effects: impl IntoIterator<Item = &'a Effect>) -> Self {
+    pub(crate) fn new<'a>(id: &TransactionId, effects: impl IntoIterator<Item = &'a Effect>) -> Self {
         let mut effects: Vec<_> = effects.into_iter().collect();
         effects.sort_unstable_by_key(|effect| effect.n);
         let standing = Standing::of(effects.iter().map(|effect| effect.state));
@@ -147,31 +150,51 @@ impl TransactionView {
             effects: effects.into_iter().map(EffectView::from).collect(),
         }
     }
-
-    /// When anything of it changed last.
-    pub fn changed_unix_millis(&self) -> u64 {
-        self.effects.iter().map(|effect| effect.since_unix_millis).max().unwrap_or(0)
-    }
 }
 
 impl Filter {
     /// Every transaction.
     pub const ALL: Self = Self { standing: None, limit: usize::MAX };
-
-    pub(crate) fn takes(&self, standing: Option<Standing>) -> bool {
-        self.standing.is_none_or(|wanted| standing.map(StandingView::from) == Some(wanted))
-    }
 }
 
-impl ListView {
-    /// Keeps those that changed last, up to the limit, the last one first.
-    pub(crate) fn of(mut transactions: Vec<TransactionView>, filter: &Filter) -> Self {
-        transactions.sort_by_cached_key(|view| {
-            (std::cmp::Reverse(view.changed_unix_millis()), view.transaction.clone())
+/// Picks those that a list shows, without a view of each that it does not show.
+pub(crate) struct Newest {
+    filter: Filter,
+    kept: BinaryHeap<Reverse<(u64, [u8; 16])>>,
+    more: usize,
+}
+
+impl Newest {
+    pub(crate) fn new(filter: Filter) -> Self {
+        Self { filter, kept: BinaryHeap::new(), more: 0 }
+    }
+
+    pub(crate) fn offer<'a>(&mut self, id: &TransactionId, effects: impl Iterator<Item = &'a Effect>) {
+        let mut changed_ms = 0;
+        let states = effects.map(|effect| {
+            changed_ms = effect.since_ms.max(changed_ms);
+            effect.state
         });
-        let more = transactions.len().saturating_sub(filter.limit);
-        transactions.truncate(filter.limit);
-        Self { transactions, more, ..Self::default() }
+        let standing = Standing::of(states).map(StandingView::from);
+        if self.filter.standing.is_some_and(|wanted| standing != Some(wanted)) {
+            return;
+        }
+        self.kept.push(Reverse((changed_ms, *id.as_bytes())));
+        if self.kept.len() > self.filter.limit {
+            self.kept.pop();
+            self.more += 1;
+        }
+    }
+
+    /// The list, the last one that changed first, with a view of each that is still there.
+    pub(crate) fn list(self, view: impl Fn(&TransactionId) -> Option<TransactionView>) -> ListView {
+        let newest_first = self.kept.into_sorted_vec();
+        let ids = newest_first.into_iter().map(|Reverse((_, id))| TransactionId::from_bytes(id));
+        ListView {
+            transactions: ids.filter_map(|id| view(&id)).collect(),
+            more: self.more,
+            ..ListView::default()
+        }
     }
 }
 
@@ -203,14 +226,26 @@ mod tests {
         assert_eq!(json, expected);
     }
 
+    fn check(filter: Filter, expected: &[u8], more: usize) {
+        let mut newest = Newest::new(filter);
+        for (number, state) in
+            [(1, State::Unknown), (2, State::Open), (3, State::Unknown), (4, State::NotSent)]
+        {
+            let effect = effect(1, state, u64::from(number));
+            newest.offer(&TransactionId::from_bytes([number; 16]), [effect].iter());
+        }
+        let list = newest.list(|id| Some(TransactionView::new(id, &[])));
+        let ids: Vec<_> =
+            expected.iter().map(|number| TransactionId::from_bytes([*number; 16]).to_string()).collect();
+        let found: Vec<_> = list.transactions.into_iter().map(|view| view.transaction).collect();
+        assert_eq!((found, list.more), (ids, more), "{filter:?}");
+    }
+
     #[test]
-    fn a_list_keeps_those_that_changed_last() {
-        let views = (1..=3).map(|n| {
-            let id = TransactionId::from_bytes([n; 16]);
-            TransactionView::new(&id, &[effect(1, State::Unknown, u64::from(n))])
-        });
-        let list = ListView::of(views.collect(), &Filter { standing: None, limit: 2 });
-        let changed: Vec<_> = list.transactions.iter().map(TransactionView::changed_unix_millis).collect();
-        assert_eq!((changed, list.more), (vec![3, 2], 1));
+    fn a_list_keeps_those_that_match_and_changed_last() {
+        check(Filter::ALL, &[4, 3, 2, 1], 0);
+        check(Filter { standing: None, limit: 3 }, &[4, 3, 2], 1);
+        check(Filter { standing: Some(StandingView::Unknown), limit: 1 }, &[3], 1);
+        check(Filter { standing: Some(StandingView::Decided), limit: 1 }, &[], 0);
     }
 }
