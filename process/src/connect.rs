@@ -1,5 +1,5 @@
-//! The one kind of connection between routers, operator and cell-runtimes, so that mutual TLS has one place to
-//! arrive in. Which address to connect to, and when to try again, is the caller's.
+//! The one kind of connection that is made, plain or TLS: between routers, operator and cell-runtimes, and from routers to
+//! destinations. Which address to connect to, and when to try again, is the caller's.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,32 +12,53 @@ use hyper::body::Body;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-use crate::socket;
+use crate::{socket, tls};
 
-/// Makes connections, all in the same way.
-#[derive(Clone, Debug, Default)]
-pub struct Connector(());
+/// Makes connections, all in the same way. Equal ones make connections that protect the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Connector {
+    tls: Option<(tls::Client, ServerName<'static>)>,
+}
 
 impl Connector {
     /// Plain TCP.
     pub fn plain() -> Self {
-        Self(())
+        Self { tls: None }
     }
 
-    /// Connects. A side that takes nothing of what is sent to it is given up after [`socket::GONE`].
+    /// TLS to a server whose certificate carries that name, which may be an IP address.
+    pub fn tls(client: tls::Client, name: ServerName<'static>) -> Self {
+        Self { tls: Some((client, name)) }
+    }
+
+    /// Connects, TLS included. A side that takes nothing of what is sent to it is given up after [`socket::GONE`].
     ///
     /// # Errors
-    /// What the kernel said, or `TimedOut` after `timeout`.
+    /// What the kernel or TLS said, or `TimedOut` after `timeout`.
     pub async fn connect(&self, address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
-        let connected = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
-        let stream = connected.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} within {timeout:?}"))
-        })??;
+        let connected = tokio::time::timeout(timeout, self.open(address)).await;
+        connected.unwrap_or_else(|_| {
+            let late = format!("no connection to {address} within {timeout:?}");
+            Err(io::Error::new(io::ErrorKind::TimedOut, late))
+        })
+    }
+
+    async fn open(&self, address: SocketAddr) -> io::Result<Stream> {
+        let stream = TcpStream::connect(address).await?;
         socket::set_up(&stream, Some(socket::GONE))?;
-        Ok(Stream::Plain(stream))
+        match &self.tls {
+            None => Ok(Stream::Plain(stream)),
+            Some((client, name)) => {
+                // Boxed, so that plain connections do not carry its state about.
+                let stream = Box::pin(client.shake_hands(stream, name.clone())).await?;
+                Ok(Stream::Tls(Box::new(stream)))
+            }
+        }
     }
 }
 
@@ -73,6 +94,7 @@ pub fn say_chunked<B: Body>(request: &mut Request<B>) {
 #[derive(Debug)]
 pub enum Stream {
     Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
@@ -81,6 +103,7 @@ impl Stream {
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Plain(stream) => stream.local_addr(),
+            Self::Tls(stream) => stream.get_ref().0.local_addr(),
         }
     }
 }
@@ -93,6 +116,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -101,6 +125,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -111,24 +136,28 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }
@@ -146,7 +175,7 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
         let address = listener.local_addr().expect("is bound");
         let mut client = Connector::plain().connect(address, Duration::from_secs(5)).await.expect("connects");
-        let Stream::Plain(inner) = &client;
+        let Stream::Plain(inner) = &client else { unreachable!("is plain") };
         assert!(inner.nodelay().expect("is connected"));
         let socket = socket2::SockRef::from(inner);
         assert!(socket.keepalive().expect("is connected"));
