@@ -13,6 +13,7 @@ pub const MAX_BODY: usize = 1024 * 1024;
 pub const MAX_CONTEXT: usize = 64 * 1024;
 /// Bytes of a context's version.
 pub const MAX_VERSION: usize = 64;
+const METHOD: &str = "a method, and not CONNECT";
 /// Egresses of one transaction: more are a workflow that goes in circles.
 pub const MAX_EGRESSES: u32 = 32;
 
@@ -95,8 +96,12 @@ impl Egress {
         }
         let method = match one(headers, fields::EGRESS_METHOD)? {
             None => Method::POST,
-            Some(word) => parse(word, fields::EGRESS_METHOD, "a method")?,
+            Some(word) => parse(word, fields::EGRESS_METHOD, METHOD)?,
         };
+        // What is asked for after it would be no message, and no path would hold it.
+        if method == Method::CONNECT {
+            return Err(Malformed::Wrong(fields::EGRESS_METHOD, METHOD));
+        }
         Ok(Self {
             number,
             destination: required(headers, fields::DESTINATION)?.to_owned(),
@@ -289,6 +294,7 @@ mod tests {
         check(EGRESS_PATH, Some("http://x"), Malformed::Wrong(EGRESS_PATH, "a path, which begins with /"));
         check(CONTEXT_LENGTH, None, Malformed::Missing(CONTEXT_LENGTH));
         check(CONTEXT_VERSION, None, Malformed::Missing(CONTEXT_VERSION));
+        check(fields::EGRESS_METHOD, Some("CONNECT"), Malformed::Wrong(fields::EGRESS_METHOD, METHOD));
         let length = "a number of bytes, at most 65536";
         check(CONTEXT_LENGTH, Some("65537"), Malformed::Wrong(CONTEXT_LENGTH, length));
         let mut twice = written();
