@@ -91,7 +91,10 @@ pub(super) fn add(
 
 fn read(name: &str, spec: &spec::DestinationSpec) -> Result<Destination, String> {
     let kind = match (&spec.http, &spec.connect) {
-        (Some(http), None) => Kind::Http { path: http.path.clone(), host: http.host.clone() },
+        (Some(http), None) => {
+            check_http(http)?;
+            Kind::Http { path: http.path.clone(), host: http.host.clone() }
+        }
         (None, Some(connect)) => Kind::Connect { idle_timeout: connect.idle_timeout.get() },
         _ => return Err("set either http or connect".to_owned()),
     };
@@ -109,8 +112,8 @@ fn read(name: &str, spec: &spec::DestinationSpec) -> Result<Destination, String>
         }
         Some((DuplicateCheckType::None, _)) | None => None,
     };
-    if duplicate_header.as_ref().is_some_and(|name| http::HeaderName::try_from(name).is_err()) {
-        return Err("duplicateCheck.header is no name of a header field".to_owned());
+    if let Some(name) = &duplicate_header {
+        check_duplicate_header(name)?;
     }
     let timeout = spec.timeout.get();
     if timeout.is_zero() || spec.connect_timeout.get().is_zero() {
@@ -135,6 +138,39 @@ fn read(name: &str, spec: &spec::DestinationSpec) -> Result<Destination, String>
             .ok_or_else(|| format!("limits.answerBytes {:?} is no size", spec.limits.answer_bytes))?,
         allowed_networks: spec.allowed_networks.iter().map(network).collect::<Result<_, _>>()?,
     })
+}
+
+fn check_http(http: &spec::HttpDestination) -> Result<(), String> {
+    let is_origin =
+        http.path.starts_with('/') && http.path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if !is_origin {
+        return Err(format!("http.path {:?} is no path such as /authorise", http.path));
+    }
+    match &http.host {
+        Some(host) if http::HeaderValue::try_from(host).is_err() => {
+            Err(format!("http.host {host:?} is no value of a header field"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fields that say how the message itself is read, in which nobody could look for an id.
+const FRAMING: [http::HeaderName; 6] = [
+    http::header::CONNECTION,
+    http::header::CONTENT_LENGTH,
+    http::header::HOST,
+    http::header::TE,
+    http::header::TRANSFER_ENCODING,
+    http::header::UPGRADE,
+];
+
+fn check_duplicate_header(name: &str) -> Result<(), String> {
+    let header = http::HeaderName::try_from(name)
+        .map_err(|_| "duplicateCheck.header is no name of a header field".to_owned())?;
+    if FRAMING.contains(&header) {
+        return Err(format!("duplicateCheck.header cannot be {name}, which says how a message is read"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -203,6 +239,12 @@ mod tests {
                 json!({"http": {}, "duplicateCheck": {"type": "Header", "header": "a b"}}),
                 "no name of a header",
             ),
+            (
+                json!({"http": {}, "duplicateCheck": {"type": "Header", "header": "Content-Length"}}),
+                "how a message is read",
+            ),
+            (json!({"http": {"path": "/a b"}, "pointOfNoReturn": false}), "no path such as"),
+            (json!({"http": {"host": "a\nb"}, "pointOfNoReturn": false}), "no value of a header"),
         ] {
             let verdict = &built(spec).destinations[0].accepted;
             assert_eq!(verdict.reason, "InvalidDestination");
