@@ -1,5 +1,6 @@
-//! One thread's connections to one pod, and how many of its attempts are under way there.
+//! Connections that a thread keeps for later, and those to one pod with how many of its attempts are under way there.
 
+use std::borrow::BorrowMut;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -12,39 +13,64 @@ const MOST_IDLE: usize = 512;
 /// side that closes.
 pub(crate) const IDLE_MS: u64 = 20_000;
 
+/// Connections to one place that nobody uses now, each with the time in milliseconds at which it was last used.
+pub(crate) struct Idle<C>(RefCell<Vec<(C, u64)>>);
+
+impl<C> Default for Idle<C> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<C: BorrowMut<Connection>> Idle<C> {
+    /// The connection used last, if it was so at `kept_since_ms` or later and still works: the oldest ones can then go.
+    pub(crate) async fn take(&self, kept_since_ms: u64) -> Option<(C, u64)> {
+        loop {
+            let (mut connection, used_ms) = self.0.borrow_mut().pop()?;
+            if used_ms >= kept_since_ms && connection.borrow_mut().is_usable().await {
+                return Some((connection, used_ms));
+            }
+        }
+    }
+
+    pub(crate) fn give_back(&self, connection: C, used_ms: u64) {
+        let mut idle = self.0.borrow_mut();
+        if idle.len() < MOST_IDLE && !connection.borrow().is_closed() {
+            idle.push((connection, used_ms));
+        }
+    }
+
+    /// Closes what was last used before that, and forgets what the other side closed.
+    pub(crate) fn sweep(&self, kept_since_ms: u64) {
+        self.0
+            .borrow_mut()
+            .retain(|(connection, used_ms)| !connection.borrow().is_closed() && *used_ms >= kept_since_ms);
+    }
+}
+
 pub(crate) struct Pool {
     pub(crate) pod: Arc<PodLive>,
-    idle: RefCell<Vec<(Connection, u64)>>,
+    idle: Idle<Connection>,
     in_flight: Cell<u32>,
 }
 
 impl Pool {
     pub(crate) fn new(pod: Arc<PodLive>) -> Self {
-        Self { pod, idle: RefCell::new(Vec::new()), in_flight: Cell::new(0) }
+        Self { pod, idle: Idle::default(), in_flight: Cell::new(0) }
     }
 
-    /// The connection used last, if it still works: the oldest ones can then go.
+    /// A kept connection that still works.
     pub(crate) async fn take(&self) -> Option<Connection> {
-        loop {
-            let (mut connection, _) = self.idle.borrow_mut().pop()?;
-            if connection.is_usable().await {
-                return Some(connection);
-            }
-        }
+        self.idle.take(0).await.map(|(connection, _)| connection)
     }
 
     pub(crate) fn give_back(&self, connection: Connection, now_ms: u64) {
-        let mut idle = self.idle.borrow_mut();
-        if idle.len() < MOST_IDLE && !connection.is_closed() {
-            idle.push((connection, now_ms));
-        }
+        self.idle.give_back(connection, now_ms);
     }
 
     /// Closes what has been unused for too long, and forgets what the pod closed.
     pub(crate) fn sweep(&self, now_ms: u64) {
-        self.idle
-            .borrow_mut()
-            .retain(|(connection, since)| !connection.is_closed() && now_ms.saturating_sub(*since) < IDLE_MS);
+        self.idle.sweep(now_ms.saturating_sub(IDLE_MS));
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

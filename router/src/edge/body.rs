@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::attempt::Lease;
@@ -92,6 +92,15 @@ pub(crate) struct UpstreamBody {
     lease: Option<Lease>,
 }
 
+/// Why a body was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unread {
+    #[error("the body is longer than it may be")]
+    TooLong,
+    #[error("the body broke off: {0}")]
+    Broken(Box<dyn std::error::Error + Send + Sync>),
+}
+
 impl UpstreamBody {
     pub(super) fn new(incoming: Incoming) -> Self {
         Self { incoming, lease: None }
@@ -100,6 +109,20 @@ impl UpstreamBody {
     /// From here on the end of the body is the end of the attempt.
     pub(crate) fn attach(&mut self, lease: Lease) {
         self.lease = Some(lease);
+    }
+
+    /// The whole body, of `limit` bytes at most.
+    ///
+    /// # Errors
+    /// When there are more, or it broke off.
+    pub(crate) async fn whole(mut self, limit: usize) -> Result<Bytes, Unread> {
+        let read = Limited::new(&mut self.incoming, limit).collect().await;
+        self.finish(read.is_ok());
+        match read {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => Err(Unread::TooLong),
+            Err(error) => Err(Unread::Broken(error)),
+        }
     }
 
     /// Reads to the end, up to `limit` bytes, so that the connection can be used again. Whether it got there.

@@ -8,7 +8,7 @@ mod server;
 mod upgrade;
 mod watched;
 
-pub(crate) use body::{Arriving, Outgoing, UpstreamBody};
+pub(crate) use body::{Arriving, Outgoing, Unread, UpstreamBody};
 pub(crate) use client::{AttemptError, Connection, UpstreamHead};
 pub(crate) use last::last_answer;
 pub(crate) use server::{Kick, Phase, Watch, serve_connection};
