@@ -52,9 +52,9 @@ reasons! {
     Draining = 503, "Draining";
     /// No connection to any pod of the cell could be made.
     ConnectFailed = 503, "The cell could not be reached";
-    /// The cell closed the connection before it answered, and the request may have been processed.
+    /// The cell or the destination closed the connection before it had answered, and what was sent may have been processed.
     UpstreamReset = 502, "The cell closed the connection before it answered";
-    /// The cell answered with something that is no HTTP.
+    /// The cell or the destination answered with something that is no HTTP.
     UpstreamProtocol = 502, "The cell's answer is not valid HTTP";
     /// The attempt or the whole request ran out of time, and the request may have been processed.
     Timeout = 504, "No answer in time";
@@ -82,7 +82,7 @@ reasons! {
     ServiceFailed = 502, "A service of the cell failed";
     /// The request was meant for another cell.
     WrongCell = 421, "The request was meant for another cell";
-    /// The body is larger than the rule's bufferLimit.
+    /// The body is larger than the rule's bufferLimit, or a destination's answer than its limits.answerBytes.
     BodyTooLarge = 413, "The body is too large";
     /// The request's head is larger than the listener's limit.
     HeadTooLarge = 431, "The request's head is too large";

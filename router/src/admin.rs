@@ -10,13 +10,14 @@ use axum::routing::get;
 use axum::{Json, Router};
 use bulkhead_process::{Monotonic, clock};
 use bulkhead_protocol::serving::{self, CellServing};
-use bulkhead_protocol::{Serving, TransactionId};
+use bulkhead_protocol::{Reason, Serving, TransactionId};
 use bulkhead_routing::explain::{self, Explanation};
 use bulkhead_routing::health::ramp;
 use bulkhead_routing::table::CellIndex;
 use bulkhead_routing::{CellStates, RequestParts, decide};
 use serde_json::{Value, json};
 
+use crate::egress::DestinationLive;
 use crate::listener::Listeners;
 use crate::snapshot::{Moment, Snapshot};
 
@@ -151,7 +152,16 @@ impl Source {
             })
         });
         let shifts = snapshot.about.shifts.iter().filter(|verdict| !verdict.accepted.ok);
-        let destinations = snapshot.about.destinations.iter().filter(|verdict| !verdict.accepted.ok);
+        let unread = snapshot.about.destinations.iter().filter(|verdict| !verdict.accepted.ok);
+        let unread = unread.map(|verdict| {
+            refused_destination(&verdict.name, verdict.accepted.reason, &verdict.accepted.message)
+        });
+        let mut destinations: Vec<&Arc<DestinationLive>> = snapshot.destinations.values().collect();
+        destinations.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
+        let out = destinations.iter().filter_map(|live| {
+            let why = live.unavailable()?;
+            Some(refused_destination(&live.spec.name, Reason::DestinationUnavailable.as_str(), &why))
+        });
         json!({
             "version": snapshot.version,
             "fromDisk": snapshot.about.from_disk,
@@ -170,14 +180,15 @@ impl Source {
                 "reason": verdict.accepted.reason,
                 "message": verdict.accepted.message,
             })).collect::<Vec<_>>(),
-            "refusedDestinations": destinations.map(|verdict| json!({
-                "name": verdict.name,
-                "reason": verdict.accepted.reason,
-                "message": verdict.accepted.message,
-            })).collect::<Vec<_>>(),
+            "destinations": destinations.iter().map(|live| live.describe()).collect::<Vec<_>>(),
+            "refusedDestinations": unread.chain(out).collect::<Vec<_>>(),
             "unreadable": snapshot.about.bad,
         })
     }
+}
+
+fn refused_destination(name: &str, reason: &str, message: &str) -> Value {
+    json!({"name": name, "reason": reason, "message": message})
 }
 
 /// For each cell, the lowest percent that the ramp of any rule gives it.

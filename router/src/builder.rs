@@ -10,11 +10,13 @@ use arc_swap::ArcSwap;
 use bulkhead_process::{Gate, Monotonic, clock};
 use bulkhead_protocol::serving::ObjectVersion;
 use bulkhead_routing::table::{Inputs, Table, build};
+use ipnet::IpNet;
 use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::disk::Disk;
+use crate::egress;
 use crate::live::Registry;
 use crate::metrics::TableMetrics;
 use crate::names::Names;
@@ -34,6 +36,8 @@ const TICK: Duration = Duration::from_millis(250);
 pub(crate) struct Builder {
     pub(crate) router: String,
     pub(crate) table_file: Option<PathBuf>,
+    pub(crate) tls_dir: Option<PathBuf>,
+    pub(crate) cluster_networks: Vec<IpNet>,
     pub(crate) clock: Monotonic,
     /// Where the request path finds the snapshot.
     pub(crate) current: Arc<ArcSwap<Snapshot>>,
@@ -53,6 +57,7 @@ struct Memory {
     pending: Touched,
     registry: Registry,
     names: Names,
+    destinations: egress::Registry,
     table: Arc<Table>,
     about: Arc<About>,
     version: u64,
@@ -78,7 +83,8 @@ impl Builder {
             .table_file
             .clone()
             .map(|path| Disk::new(path, self.router.clone(), self.metrics.write_failures.clone()));
-        let mut memory = Memory { disk, ..Memory::default() };
+        let destinations = egress::Registry::new(self.tls_dir.clone(), self.cluster_networks.clone());
+        let mut memory = Memory { disk, destinations, ..Memory::default() };
         loop {
             match timeout(TICK, changes.recv()).await {
                 Ok(None) => return Ok(()),
@@ -111,7 +117,7 @@ impl Builder {
     /// What happens because time passes, however many changes come meanwhile.
     async fn pass(&self, memory: &mut Memory) {
         let now = self.clock.millis();
-        if memory.names.refresh(now) {
+        if memory.names.refresh(now) | memory.destinations.refresh(now) {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
         let waited = u128::from(now) >= PATIENCE.as_millis();
@@ -202,7 +208,9 @@ impl Builder {
         memory.version += 1;
         let table = Arc::clone(&memory.table);
         let endpoints = table.cells().flat_map(|(_, cell)| &cell.endpoints);
-        memory.names.resolve(endpoints, self.clock.millis()).await;
+        let outside = table.destinations().flat_map(|destination| &destination.endpoints);
+        memory.names.resolve(endpoints.chain(outside), self.clock.millis()).await;
+        let destinations = memory.destinations.of_table(&table, &memory.names).await;
         let mut cells = Vec::with_capacity(table.cells().len());
         let mut pods = Vec::with_capacity(table.cells().len());
         for (_, cell) in table.cells() {
@@ -216,7 +224,8 @@ impl Builder {
             cells.push(memory.registry.cell(&cell.name));
             pods.push(at.into_iter().map(|pod| memory.registry.pod(pod)).collect());
         }
-        Snapshot { version: memory.version, table, cells, pods, about: Arc::clone(&memory.about) }
+        let about = Arc::clone(&memory.about);
+        Snapshot { version: memory.version, table, cells, pods, destinations, about }
     }
 }
 
@@ -255,6 +264,8 @@ mod tests {
         Builder {
             router: "main".to_owned(),
             table_file: None,
+            tls_dir: None,
+            cluster_networks: Vec::new(),
             clock: Monotonic::start(),
             current: Arc::default(),
             published: watch::Sender::default(),

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 use prometheus::Registry;
 
 /// Flags of a router.
@@ -44,6 +45,14 @@ pub struct Config {
     /// longer ready.
     #[arg(long, env = "BULKHEAD_DRAIN_DELAY", default_value = "2s", value_parser = duration)]
     pub drain_delay: Duration,
+    /// Directory with a folder for each Secret that Destinations name: `ca.crt`, or `tls.crt` and `tls.key`. Changed files
+    /// are taken without a restart.
+    #[arg(long, env = "BULKHEAD_TLS_DIR")]
+    pub tls_dir: Option<PathBuf>,
+    /// Networks of the cluster (pods, services, nodes), to which no name of a Destination may lead unless its
+    /// `allowedNetworks` says so. Separated by commas; private networks need not be named.
+    #[arg(long, env = "BULKHEAD_CLUSTER_NETWORKS", value_delimiter = ',')]
+    pub cluster_networks: Vec<IpNet>,
     /// Where metrics are registered.
     #[arg(skip)]
     pub registry: Registry,
@@ -64,6 +73,8 @@ impl Config {
             listen_ip: loopback,
             listen_ports: vec![ListenPort { name: listener.to_owned(), port: 0 }],
             drain_delay: Duration::ZERO,
+            tls_dir: None,
+            cluster_networks: Vec::new(),
             registry: Registry::new(),
         }
     }

@@ -12,11 +12,12 @@ use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
 };
 
+use crate::egress::EgressMetrics;
 use crate::source::Freshness;
 use crate::worker::Shared;
 
 /// Seconds; from a hop in the same rack to a time-out.
-const BUCKETS: &[f64] =
+pub(crate) const BUCKETS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 /// Answers of cells by the first digit of their status.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -28,6 +29,7 @@ pub(crate) struct PathMetrics {
     attempts: IntCounterVec,
     seconds: HistogramVec,
     broken_answers: IntCounterVec,
+    pub(crate) egress: EgressMetrics,
 }
 
 /// Metrics of tables and where they come from.
@@ -76,7 +78,8 @@ impl PathMetrics {
             &["cell"],
         )?;
         registry.register(Box::new(seconds.clone()))?;
-        Ok(Self { requests, attempts, seconds, broken_answers })
+        let egress = EgressMetrics::register(registry)?;
+        Ok(Self { requests, attempts, seconds, broken_answers, egress })
     }
 
     /// A request that the router answered itself.

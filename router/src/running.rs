@@ -19,6 +19,7 @@ use crate::accept::{self, Command};
 use crate::admin;
 use crate::builder::Builder;
 use crate::config::{Config, Source};
+use crate::egress::EgressReadings;
 use crate::health::{self, Starting};
 use crate::listener::Listeners;
 use crate::listening::{Addresses, Listening};
@@ -137,11 +138,14 @@ fn feeders(
     let freshness = Freshness::new(clock);
     let registry = &config.registry;
     Readings::register(registry, Arc::clone(shared), freshness.clone())?;
+    EgressReadings::register(registry, Arc::clone(&shared.current))?;
     let (changes, to_builder) = mpsc::channel(CHANGES);
     let (published, tables) = watch::channel(Arc::new(Snapshot::default()));
     let builder = Builder {
         router: config.router.clone(),
         table_file: config.table_file.clone(),
+        tls_dir: config.tls_dir.clone(),
+        cluster_networks: config.cluster_networks.clone(),
         clock,
         current: Arc::clone(&shared.current),
         published,

@@ -8,6 +8,7 @@ use bulkhead_protocol::serving::ObjectVersion;
 use bulkhead_routing::table::{CellIndex, DestinationVerdict, ParentVerdict, ShiftVerdict, Table, Weight};
 use bulkhead_routing::{CellStates, CellView};
 
+use crate::egress::{DestinationLive, Destinations};
 use crate::live::{CellLive, PodLive};
 
 /// A table, and where its cells are.
@@ -20,6 +21,7 @@ pub(crate) struct Snapshot {
     pub(crate) cells: Vec<Arc<CellLive>>,
     /// By [`CellIndex`].
     pub(crate) pods: Vec<Vec<Arc<PodLive>>>,
+    pub(crate) destinations: Arc<Destinations>,
     pub(crate) about: Arc<About>,
 }
 
@@ -44,6 +46,12 @@ impl Snapshot {
 
     pub(crate) fn pods(&self, cell: CellIndex) -> &[Arc<PodLive>] {
         self.pods.get(cell.0 as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where a Destination is reached, for a cell that may ([`Table::reaches`]).
+    #[expect(dead_code, reason = "the request path takes it up next")]
+    pub(crate) fn destination(&self, name: &str) -> Option<&Arc<DestinationLive>> {
+        self.destinations.get(name)
     }
 
     /// Whether another cell serves too.

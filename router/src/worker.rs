@@ -13,6 +13,7 @@ use bulkhead_protocol::TransactionId;
 use bulkhead_routing::table::{CellIndex, Rule, RuleId};
 use tokio::sync::mpsc;
 
+use crate::egress::EgressPools;
 use crate::listener::Listeners;
 use crate::live::{CellLive, PodLive};
 use crate::metrics::{CellMetrics, PathMetrics};
@@ -41,6 +42,7 @@ pub(crate) struct Worker {
     pools: RefCell<HashMap<Pod, Rc<Pool>>>,
     budgets: RefCell<HashMap<RuleId, Rc<RefCell<Budget>>>>,
     counts: RefCell<HashMap<Arc<str>, Rc<CellMetrics>>>,
+    egress: EgressPools,
 }
 
 /// A snapshot, with what this thread keeps for its cells.
@@ -85,6 +87,7 @@ impl LocalTable {
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let table = LocalTable::new(shared.current.load_full());
+        let egress = EgressPools::new(shared.clock, shared.metrics.egress.clone());
         Self {
             shared,
             connector: Connector::plain(),
@@ -92,6 +95,7 @@ impl Worker {
             pools: RefCell::default(),
             budgets: RefCell::default(),
             counts: RefCell::default(),
+            egress,
         }
     }
 
@@ -101,6 +105,12 @@ impl Worker {
 
     pub(crate) fn connector(&self) -> &Connector {
         &self.connector
+    }
+
+    /// This thread's connections to destinations.
+    #[expect(dead_code, reason = "the request path takes it up next")]
+    pub(crate) fn egress(&self) -> &EgressPools {
+        &self.egress
     }
 
     pub(crate) fn metrics(&self) -> &PathMetrics {
@@ -204,6 +214,7 @@ impl Worker {
         // Held by the table or by an attempt under way, else gone.
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
         self.counts.borrow_mut().retain(|_, counts| Rc::strong_count(counts) > 1);
+        self.egress.sweep(&table.snapshot.destinations);
         let rules = table.snapshot.table.rules().len();
         let mut budgets = self.budgets.borrow_mut();
         if budgets.len() > 2 * rules + 16 {
