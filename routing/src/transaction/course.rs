@@ -127,6 +127,7 @@ pub async fn run<H: Hands>(hands: &mut H) -> Result<H::Answer, Refusal> {
                 continue;
             }
             Reply::Egress(_) => Failure::Unknown(Reason::UpstreamProtocol),
+            Reply::Failed(failure) if back.is_some() => begun(failure),
             Reply::Failed(failure) => failure,
         };
         hands.failed(failure, stage).map_err(|refusal| said(refusal, stage))?;
@@ -134,6 +135,15 @@ pub async fn run<H: Hands>(hands: &mut H) -> Result<H::Answer, Refusal> {
         if stage == Stage::Restartable {
             back = None;
         }
+    }
+}
+
+/// A cell that asked for an egress has begun, although nothing may have processed what was brought back: another of its
+/// pods would begin a second time.
+fn begun(failure: Failure) -> Failure {
+    match failure {
+        Failure::NotProcessed(_) => Failure::Unknown(Reason::UpstreamReset),
+        Failure::GivenBack(_) | Failure::Unknown(_) => failure,
     }
 }
 
