@@ -112,6 +112,8 @@ pub trait Hands {
 pub async fn run<H: Hands>(hands: &mut H) -> Result<H::Answer, Refusal> {
     let mut stage = Stage::Restartable;
     let mut back: Option<Back<H::Message, H::Returned>> = None;
+    // The last before it from which any pod can go on.
+    let mut kept = None;
     loop {
         let reply = match &back {
             None => hands.attempt().await,
@@ -123,7 +125,8 @@ pub async fn run<H: Hands>(hands: &mut H) -> Result<H::Answer, Refusal> {
             Reply::Again => continue,
             Reply::Egress(asked) if in_order(&asked, back.as_ref()) => {
                 let delivered = deliver(hands, &asked, &mut stage).await;
-                back = Some(Back { asked, delivered });
+                let before = back.replace(Back { asked, delivered });
+                kept = before.filter(|before| before.asked.has_context).or(kept);
                 continue;
             }
             Reply::Egress(_) => Failure::Unknown(Reason::UpstreamProtocol),
@@ -131,9 +134,14 @@ pub async fn run<H: Hands>(hands: &mut H) -> Result<H::Answer, Refusal> {
             Reply::Failed(failure) => failure,
         };
         hands.failed(failure, stage).map_err(|refusal| said(refusal, stage))?;
-        // Nothing is carried over from a failed attempt, the numbers of its egresses included.
-        if stage == Stage::Restartable {
-            back = None;
+        match stage {
+            // Nothing is carried over from a failed attempt, the numbers of its egresses included.
+            Stage::Restartable => (back, kept) = (None, None),
+            // What came without a context only the pod that asked can go on from. What had effects came with one.
+            Stage::Committed if back.as_ref().is_some_and(|back| !back.asked.has_context) => {
+                back = kept.take().or(back);
+            }
+            Stage::Committed => {}
         }
     }
 }
