@@ -36,6 +36,11 @@ pub const EGRESS_PATH: &str = "bulkhead-egress-path";
 pub const EGRESS_STATUS: &str = "bulkhead-egress-status";
 /// To the cell, coming back: the status code that the destination answered with.
 pub const DESTINATION_STATUS: &str = "bulkhead-destination-status";
+/// From a service that is a step, and to every step after it: what later steps are to know, at most [`MAX_STATE`] bytes of
+/// visible ASCII. It is carried over egresses, and lost when the transaction starts again.
+pub const STATE: &str = "bulkhead-state";
+/// Bytes of [`STATE`].
+pub const MAX_STATE: usize = 4 * 1024;
 /// To the client under `explain`: `NAMESPACE/POLICY/RULE` that decided.
 pub const RULE: &str = "bulkhead-rule";
 /// To the client under `explain`: number of attempts made.

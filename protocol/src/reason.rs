@@ -80,7 +80,7 @@ reasons! {
     ServiceNotReady = 503, "A service that the cell needs is not ready";
     /// A service of the cell did not answer, or not in time.
     ServiceFailed = 502, "A service of the cell failed";
-    /// The request was meant for another cell.
+    /// The request was meant for another cell, or goes on from a context that this pod does not know. It was not touched.
     WrongCell = 421, "The request was meant for another cell";
     /// The body is larger than the rule's bufferLimit, or a destination's answer than its limits.answerBytes.
     BodyTooLarge = 413, "The body is too large";
