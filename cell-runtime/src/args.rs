@@ -5,9 +5,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use bulkhead_crds::cell::Capacity;
-use bulkhead_crds::template::{Entry, Service, Step};
+use bulkhead_crds::template::{Entry, EntryProtocol, Service, Step};
 use bulkhead_process::LogArgs;
 use clap::Parser;
 use prometheus::Registry;
@@ -42,9 +42,18 @@ pub struct Args {
     /// The service that takes whole transactions.
     #[arg(long)]
     entry: Option<String>,
-    /// `NAME:/PATH`; the services that are called in turn, in this order.
+    /// `http1`, or `bulkhead` for an entry that gives transactions back and reaches destinations itself.
+    #[arg(long, value_parser = parse_protocol)]
+    entry_protocol: Option<EntryProtocol>,
+    /// A version of contexts that such an entry can go on from; once for each.
+    #[arg(long = "context-version")]
+    context_versions: Vec<String>,
+    /// `NAME:/PATH` for a service that is called, `destination:NAME` for a destination; in this order.
     #[arg(long = "step")]
     steps: Vec<String>,
+    /// A destination that transactions may reach from here; once for each.
+    #[arg(long = "destination")]
+    destinations: Vec<String>,
     /// Health addresses of the cell's other orchestrators, outside Kubernetes.
     #[arg(long = "peer")]
     peers: Vec<SocketAddr>,
@@ -129,8 +138,9 @@ impl Args {
                 cell.services.push(flag.service());
             }
         }
-        if let Some(service) = &self.entry {
-            cell.entry = Some(Entry { service: service.clone(), ..Entry::default() });
+        self.set_entry(&mut cell)?;
+        if !self.destinations.is_empty() {
+            cell.destinations.clone_from(&self.destinations);
         }
         if !self.steps.is_empty() {
             cell.steps = self.steps.iter().map(|text| parse_step(text)).collect::<anyhow::Result<_>>()?;
@@ -142,6 +152,25 @@ impl Args {
             });
         }
         Ok((cell, fixed))
+    }
+
+    fn set_entry(&self, cell: &mut CellConfig) -> anyhow::Result<()> {
+        if let Some(service) = &self.entry {
+            cell.entry = Some(Entry { service: service.clone(), ..Entry::default() });
+        }
+        if self.entry_protocol.is_none() && self.context_versions.is_empty() {
+            return Ok(());
+        }
+        let entry = cell.entry.as_mut();
+        let entry =
+            entry.context("--entry-protocol and --context-version need an entry; name it with --entry")?;
+        if let Some(protocol) = self.entry_protocol {
+            entry.protocol = protocol;
+        }
+        if !self.context_versions.is_empty() {
+            entry.context_versions.clone_from(&self.context_versions);
+        }
+        Ok(())
     }
 }
 
@@ -168,12 +197,20 @@ fn parse_service(text: &str) -> anyhow::Result<ServiceFlag> {
     Ok(ServiceFlag { name: name.to_owned(), host: host.to_owned(), readiness_path: path.to_owned() })
 }
 
-/// Steps by flag have the time-out that steps have by default.
-fn parse_step(text: &str) -> anyhow::Result<Step> {
-    let (service, path) =
-        text.split_once(':').with_context(|| format!("--step {text:?} is not NAME:/PATH"))?;
-    ensure!(path.starts_with('/'), "--step {text:?}: the path must begin with /");
-    let step = serde_json::json!({"service": service, "path": path});
+fn parse_protocol(text: &str) -> Result<EntryProtocol, String> {
+    serde_json::from_value(text.into()).map_err(|_| "not one of http1 and bulkhead".to_owned())
+}
+
+/// Steps by flag have the time-out that steps have by default. A path begins with `/`, which the name of no destination
+/// does, so that a service may be called `destination` too.
+pub(crate) fn parse_step(text: &str) -> anyhow::Result<Step> {
+    let step = match text.split_once(':') {
+        Some((service, path)) if path.starts_with('/') => {
+            serde_json::json!({"service": service, "path": path})
+        }
+        Some(("destination", name)) if !name.is_empty() => serde_json::json!({"destination": name}),
+        _ => bail!("--step {text:?} is neither NAME:/PATH nor destination:NAME"),
+    };
     serde_json::from_value(step).with_context(|| format!("--step {text:?}"))
 }
 
@@ -195,7 +232,7 @@ mod tests {
             "--entry=web",
         ])
         .expect("parses");
-        assert_eq!(cell.validate(), Ok(()));
+        assert_eq!(cell.validate().err(), None);
         assert_eq!((fixed["web"].len(), fixed["db"].len(), cell.services.len()), (2, 1, 2));
         assert_eq!(cell.services[1].readiness_path, "/health");
     }
@@ -211,8 +248,43 @@ mod tests {
     }
 
     #[test]
+    fn a_step_may_be_a_destination() {
+        let (cell, _) = parse(&[
+            "--cell=a",
+            "--service=destination=127.0.0.1:81",
+            "--step=destination:/choose",
+            "--step=destination:visa",
+            "--destination=visa",
+        ])
+        .expect("parses");
+        assert_eq!(cell.validate().err(), None);
+        assert_eq!(cell.steps[0].service.as_deref(), Some("destination"));
+        assert_eq!((&cell.steps[1].service, cell.steps[1].destination.as_deref()), (&None, Some("visa")));
+    }
+
+    #[test]
+    fn an_entry_that_speaks_for_itself_says_what_it_can_go_on_from() {
+        let flags = ["--cell=a", "--service=web=127.0.0.1:81", "--entry=web", "--entry-protocol=bulkhead"];
+        let (cell, _) = parse(&[&flags[..], &["--context-version=1"]].concat()).expect("parses");
+        assert_eq!(cell.validate().err(), None);
+        let entry = cell.entry.expect("an entry");
+        assert_eq!(
+            (entry.protocol, &entry.context_versions[..]),
+            (EntryProtocol::Bulkhead, &["1".to_owned()][..])
+        );
+        let error = parse(&["--context-version=1"]).expect_err("whose?");
+        assert!(error.to_string().contains("--entry"), "{error}");
+    }
+
+    #[test]
     fn malformed_flags_are_named() {
-        for flags in [["--service=web"], ["--service=web=nohost"], ["--step=x"], ["--step=x:path"]] {
+        for flags in [
+            ["--service=web"],
+            ["--service=web=nohost"],
+            ["--step=x"],
+            ["--step=x:path"],
+            ["--step=destination:"],
+        ] {
             let error = parse(&flags).expect_err(flags[0]);
             assert!(format!("{error:#}").contains(flags[0].split('=').next().expect("a flag")), "{error:#}");
         }

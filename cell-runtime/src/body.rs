@@ -4,8 +4,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http_body_util::Full;
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
 use crate::call::Lease;
@@ -39,10 +39,36 @@ impl Body {
         Self { source: Source::Stream(body), place: None, lease: Some(lease) }
     }
 
+    /// The whole body, in one piece from the start: one in chunks of a byte would take many times its length.
+    ///
+    /// # Errors
+    /// When it is longer than `limit`, or does not come to its end.
+    pub(crate) async fn read(self, limit: usize) -> Result<Bytes, Broken> {
+        let mut body = Limited::new(self, limit);
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => whole.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+                Err(error) if error.is::<LengthLimitError>() => return Err(Broken::TooLong(limit)),
+                Err(error) => return Err(Broken::Off(error.to_string())),
+            }
+        }
+        Ok(whole.freeze())
+    }
+
     pub(crate) fn holding(mut self, place: Place) -> Self {
         self.place = Some(place);
         self
     }
+}
+
+/// Why a body did not become whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("is longer than the {0} bytes that are passed on whole")]
+    TooLong(usize),
+    #[error("broke off: {0}")]
+    Off(String),
 }
 
 impl HttpBody for Body {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bulkhead_crds::template::EntryProtocol;
 use bulkhead_process::{Connector, Monotonic};
 use bulkhead_protocol::{Beat, Verdict};
 use tokio::sync::{Notify, watch};
@@ -17,13 +18,15 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::probe;
 use crate::service::Service;
-use crate::verdict::{Judgement, ServiceView};
+use crate::verdict::{Judgement, ServiceView, sentence};
+use crate::workflow::Workflow;
 
 /// A judge that did not run for so long knows nothing of the time between.
 const STALL_MS: u64 = 500;
 
 pub(crate) struct Cell {
     pub(crate) config: CellConfig,
+    pub(crate) workflow: Workflow,
     pub(crate) pod: String,
     pub(crate) body_limit: usize,
     pub(crate) probe_timeout: Duration,
@@ -56,6 +59,7 @@ pub(crate) struct Spoken {
 impl Cell {
     pub(crate) fn new(
         config: CellConfig,
+        workflow: Workflow,
         pod: String,
         body_limit: usize,
         probe_timeout: Duration,
@@ -70,6 +74,7 @@ impl Cell {
         Self {
             limits: Limits::new(config.capacity.clone()),
             config,
+            workflow,
             pod,
             body_limit,
             probe_timeout,
@@ -140,7 +145,7 @@ impl Cell {
             capacity: self.limits.cell_in_flight(),
             revision: self.config.revision.clone(),
             routers: beat.routers,
-            context_versions: Vec::new(),
+            context_versions: self.context_versions().map(str::to_owned).collect(),
         }
     }
 
@@ -169,9 +174,49 @@ impl Cell {
         (gap > STALL_MS).then_some(gap)
     }
 
+    /// Versions of contexts that a transaction can go on from here: the workflow's own, or what the entry says of itself.
+    pub(crate) fn context_versions(&self) -> impl Iterator<Item = &str> {
+        let own = self.workflow.has_egress().then(|| self.workflow.version());
+        let entry = self.config.entry.iter().flat_map(|entry| &entry.context_versions);
+        own.into_iter().chain(entry.map(String::as_str))
+    }
+
+    /// Whether its entry speaks the protocol itself.
+    pub(crate) fn speaks(&self) -> bool {
+        self.config.entry.as_ref().is_some_and(|entry| entry.protocol == EntryProtocol::Bulkhead)
+    }
+
+    /// What a transaction lacks that is at stop `from` of the workflow: a required service that it still needs and that has
+    /// fewer ready pods than it must have.
+    pub(crate) fn lacking(&self, from: usize) -> Option<String> {
+        let lacking = self.services.values().find(|service| {
+            let spec = &service.spec;
+            spec.required && service.is_short() && self.workflow.needs(&spec.name, from)
+        })?;
+        Some(sentence(&lacking.view()))
+    }
+
+    /// Waits until such a transaction lacks something.
+    pub(crate) async fn until_lacking(&self, from: usize) -> String {
+        let mut spoken = self.spoken.subscribe();
+        loop {
+            if let Some(lacking) = self.lacking(from) {
+                return lacking;
+            }
+            // The cell itself holds the sender, so that it is never gone.
+            let _ = spoken.changed().await;
+        }
+    }
+
     /// A place among the transactions under way; `None` past the capacity.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<Place> {
         self.limits.begin(self.clock.millis()).then(|| Place(Arc::clone(self)))
+    }
+
+    /// A place for a transaction that comes back from a destination.
+    pub(crate) fn resume(self: &Arc<Self>) -> Place {
+        self.limits.resume();
+        Place(Arc::clone(self))
     }
 }
 
@@ -187,7 +232,9 @@ impl Cell {
         };
         let config = CellConfig { cell: "a".to_owned(), services: vec![web], ..CellConfig::default() };
         let metrics = Metrics::new(&prometheus::Registry::new()).expect("a fresh registry");
-        Arc::new(Self::new(config, "a-0".to_owned(), 0, crate::config::DEFAULT_PROBE_TIMEOUT, metrics))
+        let workflow = Workflow::new(&[]).expect("no stops are a workflow");
+        let timeout = crate::config::DEFAULT_PROBE_TIMEOUT;
+        Arc::new(Self::new(config, workflow, "a-0".to_owned(), 0, timeout, metrics))
     }
 }
 

@@ -6,9 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bulkhead_crds::cell::Capacity;
-use bulkhead_crds::template::{Entry, Service, Step};
+use bulkhead_crds::template::{Entry, EntryProtocol, Service, Step};
+use bulkhead_protocol::egress::{MAX_EGRESSES, MAX_VERSION};
 use prometheus::Registry;
 use serde::{Deserialize, Serialize};
+
+use crate::workflow::{Stop, Workflow};
 
 /// Largest body that steps pass on; a passing entry streams and has no such limit.
 pub const DEFAULT_BODY_LIMIT: usize = 16 * 1024 * 1024;
@@ -60,6 +63,9 @@ pub struct CellConfig {
     pub entry: Option<Entry>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
+    /// The Destinations that transactions may reach from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
 }
@@ -79,12 +85,28 @@ pub enum Invalid {
     UnknownService { user: &'static str, name: String },
     #[error("the service {0:?} is given twice; names must differ")]
     Twice(String),
+    #[error("step {0} is to name either a service with a path or a destination, and nothing else")]
+    Step(usize),
+    #[error("a step's path is {0:?}; give it as it goes on the wire, beginning with /")]
+    Path(String),
+    #[error(
+        "a step names the destination {0:?}, which is not among those of this cell; add it to the Cell's spec.destinations, or with --destination"
+    )]
+    ForbiddenDestination(String),
+    #[error("{0} steps have a destination; at most {MAX_EGRESSES} may")]
+    TooManyEgresses(u32),
+    #[error("contextVersions belong to an entry of protocol bulkhead; set it, or leave them out")]
+    VersionsOfNobody,
+    #[error("the context version {0:?} is no word of 1 to {MAX_VERSION} visible ASCII characters")]
+    Version(String),
 }
 
 impl CellConfig {
+    /// The workflow, where all of it can be run; without stops where there is an entry.
+    ///
     /// # Errors
-    /// When there is nothing to run, or something names a service that is not there.
-    pub fn validate(&self) -> Result<(), Invalid> {
+    /// When there is nothing to run, something names a service or a destination that is not there, or a step is none.
+    pub(crate) fn validate(&self) -> Result<Workflow, Invalid> {
         if self.cell.is_empty() {
             return Err(Invalid::NoName);
         }
@@ -98,20 +120,48 @@ impl CellConfig {
                 return Err(Invalid::Twice(service.name.clone()));
             }
         }
-        let entry = self.entry.iter().map(|entry| ("the entry", &entry.service));
-        let steps = self.steps.iter().filter_map(|step| Some(("a step", step.service.as_ref()?)));
-        for (user, name) in entry.chain(steps) {
-            if !self.services.iter().any(|service| service.name == *name) {
-                return Err(Invalid::UnknownService { user, name: name.clone() });
+        let workflow = Workflow::new(&self.steps)?;
+        for stop in workflow.stops() {
+            match stop {
+                Stop::Call { service, .. } => self.knows("a step", service)?,
+                Stop::Egress { destination, .. } if !self.destinations.contains(destination) => {
+                    return Err(Invalid::ForbiddenDestination(destination.clone()));
+                }
+                Stop::Egress { .. } => {}
             }
         }
-        Ok(())
+        if let Some(entry) = &self.entry {
+            self.knows("the entry", &entry.service)?;
+            versions(entry)?;
+        }
+        Ok(workflow)
+    }
+
+    fn knows(&self, user: &'static str, name: &str) -> Result<(), Invalid> {
+        match self.services.iter().any(|service| service.name == name) {
+            true => Ok(()),
+            false => Err(Invalid::UnknownService { user, name: name.to_owned() }),
+        }
+    }
+}
+
+fn versions(entry: &Entry) -> Result<(), Invalid> {
+    if entry.protocol != EntryProtocol::Bulkhead && !entry.context_versions.is_empty() {
+        return Err(Invalid::VersionsOfNobody);
+    }
+    let is_word = |version: &&String| {
+        (1..=MAX_VERSION).contains(&version.len()) && version.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match entry.context_versions.iter().find(|version| !is_word(version)) {
+        Some(version) => Err(Invalid::Version(version.clone())),
+        None => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workflow::plan::tests::steps;
 
     fn service(name: &str) -> Service {
         Service { name: name.to_owned(), ..Service::default() }
@@ -126,6 +176,22 @@ mod tests {
         }
     }
 
+    /// Of steps in the place of the entry.
+    fn check_steps(texts: &[&str], invalid: &Option<Invalid>) {
+        let change = |config: &mut CellConfig| {
+            config.entry = None;
+            config.steps = steps(texts);
+            config.destinations = vec!["visa".to_owned()];
+        };
+        check(change, invalid);
+    }
+
+    fn check_versions(protocol: EntryProtocol, versions: &[&str], invalid: &Option<Invalid>) {
+        let context_versions = versions.iter().map(|version| (*version).to_owned()).collect();
+        let entry = Entry { service: "web".to_owned(), protocol, context_versions };
+        check(|config| config.entry = Some(entry), invalid);
+    }
+
     fn check(change: impl FnOnce(&mut CellConfig), invalid: &Option<Invalid>) {
         let mut config = valid();
         change(&mut config);
@@ -137,15 +203,30 @@ mod tests {
         check(|_| {}, &None);
         check(|config| config.cell.clear(), &Some(Invalid::NoName));
         check(|config| config.entry = None, &Some(Invalid::NothingToRun));
-        check(
-            |config| config.steps = vec![Step { service: Some("web".to_owned()), ..Step::default() }],
-            &Some(Invalid::Both),
-        );
+        check(|config| config.steps = steps(&["web:/"]), &Some(Invalid::Both));
         check(|config| config.services.push(service("web")), &Some(Invalid::Twice("web".to_owned())));
         check(
             |config| config.services.clear(),
             &Some(Invalid::UnknownService { user: "the entry", name: "web".to_owned() }),
         );
+    }
+
+    #[test]
+    fn steps_may_only_reach_what_the_cell_may_and_has() {
+        check_steps(&["web:/", "destination:visa", "web:/"], &None);
+        check_steps(&["destination:visa"], &None);
+        check_steps(&["web:/", "destination:amex"], &Some(Invalid::ForbiddenDestination("amex".to_owned())));
+        let unknown = Invalid::UnknownService { user: "a step", name: "db".to_owned() };
+        check_steps(&["destination:visa", "db:/"], &Some(unknown));
+        check(|config| (config.entry, config.steps) = (None, vec![Step::default()]), &Some(Invalid::Step(1)));
+    }
+
+    #[test]
+    fn context_versions_are_words_of_an_entry_that_speaks_for_itself() {
+        check_versions(EntryProtocol::Bulkhead, &["1", "2"], &None);
+        check_versions(EntryProtocol::Http1, &["1"], &Some(Invalid::VersionsOfNobody));
+        check_versions(EntryProtocol::Bulkhead, &["a b"], &Some(Invalid::Version("a b".to_owned())));
+        check_versions(EntryProtocol::Bulkhead, &[""], &Some(Invalid::Version(String::new())));
     }
 
     #[test]
@@ -160,7 +241,7 @@ services:
 capacity: {inFlight: 200}
 ";
         let config: CellConfig = serde_yaml::from_str(text).expect("parses");
-        assert_eq!(config.validate(), Ok(()));
+        assert_eq!(config.validate().err(), None);
         assert_eq!((config.services[0].min_ready, config.services[1].min_ready), (2, 1));
         assert_eq!(config.services[1].readiness_path, "/readyz");
         assert_eq!(config.capacity.and_then(|capacity| capacity.in_flight), Some(200));

@@ -11,6 +11,10 @@ pub(crate) const DEADLINE: HeaderName = HeaderName::from_static(fields::DEADLINE
 pub(crate) const CELL: HeaderName = HeaderName::from_static(fields::CELL);
 pub(crate) const OUTCOME: HeaderName = HeaderName::from_static(fields::OUTCOME);
 pub(crate) const REASON: HeaderName = HeaderName::from_static(fields::REASON);
+pub(crate) const EGRESS: HeaderName = HeaderName::from_static(fields::EGRESS);
+pub(crate) const DESTINATION: HeaderName = HeaderName::from_static(fields::DESTINATION);
+pub(crate) const DESTINATION_STATUS: HeaderName = HeaderName::from_static(fields::DESTINATION_STATUS);
+pub(crate) const STATE: HeaderName = HeaderName::from_static(fields::STATE);
 
 /// Removes what concerns one connection only: the fixed list, and what `connection` names.
 pub(crate) fn end_hop(headers: &mut HeaderMap) {
@@ -52,6 +56,19 @@ pub(crate) fn end_body(headers: &mut HeaderMap) {
     for name in [CONTENT_LENGTH, http::header::CONTENT_ENCODING, http::header::EXPECT, TRAILER] {
         headers.remove(name);
     }
+}
+
+/// The value of a field that is given at most once, in visible ASCII.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(format!("{name} is given more than once"));
+    }
+    value.to_str().map(Some).map_err(|_| format!("{name} is not visible ASCII"))
 }
 
 /// Milliseconds that the caller still waits; `None` when it says nothing.

@@ -10,6 +10,7 @@ mod cell;
 pub mod config;
 mod control;
 mod discovery;
+mod entry;
 mod fields;
 mod health;
 mod limits;
@@ -20,9 +21,9 @@ mod refusal;
 mod request;
 mod service;
 mod speaker;
-mod steps;
 mod traffic;
 pub mod verdict;
+mod workflow;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use config::{CellConfig, Config, Discovery};
 use crate::cell::Cell;
 use crate::control::Control;
 use crate::metrics::Metrics;
+use crate::workflow::Workflow;
 
 /// Runs until the shutdown and its drain are over.
 ///
@@ -48,6 +50,7 @@ pub async fn run(config: Config, shutdown: Shutdown) -> anyhow::Result<()> {
 /// A cell-runtime that listens but does not answer yet.
 pub struct Bound {
     config: Config,
+    workflow: Workflow,
     traffic: TcpListener,
     health: TcpListener,
     admin: Option<TcpListener>,
@@ -68,7 +71,7 @@ impl Bound {
     /// # Errors
     /// When the configuration cannot be run, or an address cannot be listened on.
     pub async fn bind(config: Config) -> anyhow::Result<Self> {
-        config.cell.validate()?;
+        let workflow = config.cell.validate()?;
         let (traffic, health) = listen_pair(config.listen, config.health_listen)?;
         let admin = match config.admin_listen {
             Some(address) => Some(listen(address)?),
@@ -79,7 +82,7 @@ impl Bound {
             health: health.local_addr()?,
             admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
         };
-        Ok(Self { config, traffic, health, admin, addresses })
+        Ok(Self { config, workflow, traffic, health, admin, addresses })
     }
 
     pub fn addresses(&self) -> Addresses {
@@ -96,7 +99,7 @@ impl Bound {
         let metrics = Metrics::new(&registry)?;
         let Addresses { traffic, health, .. } = self.addresses;
         tracing::info!(cell = cell.cell, revision = cell.revision, pod, %traffic, %health, "serving");
-        let cell = Arc::new(Cell::new(cell, pod, body_limit, probe_timeout, metrics));
+        let cell = Arc::new(Cell::new(cell, self.workflow, pod, body_limit, probe_timeout, metrics));
         let readiness = Readiness::new();
         let gate = readiness.gate("traffic");
         let traffic = tokio::net::TcpListener::from_std(self.traffic)?;

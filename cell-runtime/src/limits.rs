@@ -60,6 +60,12 @@ impl Limits {
         false
     }
 
+    /// Takes a place whatever the limit: what comes back from a destination was let in when it began, and has to be
+    /// finished. Given back with [`Limits::end`].
+    pub(crate) fn resume(&self) {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+    }
+
     pub(crate) fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
@@ -111,6 +117,14 @@ mod tests {
         assert_eq!((begun(&limits, 5, 0), limits.in_flight()), (3, 3));
         limits.end();
         assert_eq!(begun(&limits, 5, 0), 1);
+    }
+
+    #[test]
+    fn what_has_to_be_finished_is_let_in_past_the_limit_and_counts() {
+        let limits = limits(Some(1), Some(1));
+        assert_eq!(begun(&limits, 1, 0), 1);
+        limits.resume();
+        assert_eq!((limits.in_flight(), begun(&limits, 1, 60_000)), (2, 0));
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl Metrics {
             requests: IntCounterVec::new(
                 Opts::new(
                     "bulkhead_cell_requests_total",
-                    "Requests by what became of them: Served, or the reason why not.",
+                    "Requests by what became of them: Served, Egress when it left for a destination, or the reason why not.",
                 ),
                 &["outcome"],
             )?,

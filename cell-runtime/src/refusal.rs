@@ -13,16 +13,28 @@ use crate::fields::{OUTCOME, REASON};
 pub(crate) struct Refusal {
     pub(crate) reason: Reason,
     pub(crate) detail: String,
+    /// Whether the transaction is given back: another cell might do better.
+    restarts: bool,
 }
 
 impl Refusal {
+    /// Gives the transaction back, unless the reason is one that no other cell could mend: the request is itself at fault,
+    /// or goes to the wrong place, or nobody can tell what became of it.
     pub(crate) fn new(reason: Reason, detail: impl Into<String>) -> Self {
-        Self { reason, detail: detail.into() }
+        let restarts = !matches!(
+            reason,
+            Reason::WrongCell
+                | Reason::Malformed
+                | Reason::BodyTooLarge
+                | Reason::DestinationForbidden
+                | Reason::OutcomeUnknown
+        );
+        Self { reason, detail: detail.into(), restarts }
     }
 
-    /// Whether another cell might do better: not with a request that is itself at fault.
-    fn restarts(&self) -> bool {
-        !matches!(self.reason, Reason::WrongCell | Reason::Malformed | Reason::BodyTooLarge)
+    /// Ends the transaction, whatever the reason.
+    pub(crate) fn ending(reason: Reason, detail: impl Into<String>) -> Self {
+        Self { restarts: false, ..Self::new(reason, detail) }
     }
 
     pub(crate) fn answer(&self, transaction: Option<&HeaderValue>) -> Response<Body> {
@@ -37,7 +49,7 @@ impl Refusal {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(fields::PROBLEM_JSON));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(REASON, HeaderValue::from_static(self.reason.as_str()));
-        if self.restarts() {
+        if self.restarts {
             headers.insert(OUTCOME, HeaderValue::from_static(fields::OUTCOME_RESTART));
         }
         response
@@ -80,5 +92,19 @@ mod tests {
         check(Reason::WrongCell, 421, false);
         check(Reason::Malformed, 400, false);
         check(Reason::BodyTooLarge, 413, false);
+        check(Reason::DestinationForbidden, 403, false);
+    }
+
+    #[test]
+    fn what_may_have_had_an_effect_is_neither_given_back_nor_kept() {
+        check(Reason::OutcomeUnknown, 500, false);
+        let response = Refusal::new(Reason::OutcomeUnknown, "why").answer(None);
+        assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
+    }
+
+    #[test]
+    fn an_end_is_not_given_back_whatever_its_reason() {
+        let response = Refusal::ending(Reason::DestinationUnavailable, "why").answer(None);
+        assert_eq!((response.status().as_u16(), response.headers().get(OUTCOME)), (503, None));
     }
 }

@@ -4,24 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{Reason, fields as names};
-use http::{HeaderMap, Request, Response, Version, header};
+use bulkhead_protocol::{Continue, Reason, fields as names};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
 use crate::body::Body;
-use crate::call::call;
-use crate::cell::Cell;
-use crate::fields::{self, CELL};
+use crate::cell::{Cell, Place};
+use crate::fields::{self, CELL, OUTCOME};
 use crate::refusal::Refusal;
-use crate::service::Service;
-use crate::steps;
+use crate::{entry, workflow};
 
 /// Serves one request; every end of it is an answer.
 pub(crate) async fn serve(cell: Arc<Cell>, request: Request<Incoming>) -> Response<Body> {
     let begun = cell.clock.micros();
     let transaction = request.headers().get(names::TRANSACTION).cloned();
     let served = attempt(&cell, request.map(Body::stream)).await;
-    let outcome = served.as_ref().map_or_else(|refusal| refusal.reason.as_str(), |_| "Served");
+    let outcome = served.as_ref().map_or_else(|refusal| refusal.reason.as_str(), outcome);
     cell.metrics.request(outcome, cell.clock.micros().saturating_sub(begun));
     served.unwrap_or_else(|refusal| {
         tracing::debug!(
@@ -33,6 +31,16 @@ pub(crate) async fn serve(cell: Arc<Cell>, request: Request<Incoming>) -> Respon
     })
 }
 
+/// What became of a request that was answered.
+fn outcome(response: &Response<Body>) -> &'static str {
+    match response.headers().get(OUTCOME) {
+        Some(word) if word == names::OUTCOME_EGRESS => "Egress",
+        // By an entry that speaks for itself.
+        Some(_) => Reason::CellRestart.as_str(),
+        None => "Served",
+    }
+}
+
 async fn attempt(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     meant_for_us(&cell.config.cell, request.headers())?;
     let deadline = fields::deadline(request.headers()).map_err(|text| {
@@ -41,13 +49,15 @@ async fn attempt(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Bo
             format!("bulkhead-deadline is {text:?}, not a number of milliseconds"),
         )
     })?;
-    let place = cell.begin().ok_or_else(|| {
-        Refusal::new(Reason::Capacity, format!("Cell {} is at its capacity.", cell.config.cell))
-    })?;
+    let back = coming_back(request.headers())?;
+    let place = match &back {
+        None => begin(cell)?,
+        Some(back) => resume(cell, back)?,
+    };
     let served = async {
-        match entry(cell) {
-            Some(service) => pass(cell, service, request).await,
-            None => steps::run(cell, request).await,
+        match &cell.config.entry {
+            Some(entry) => entry::pass(cell, entry, request).await,
+            None => workflow::run(cell, request, back).await,
         }
     };
     let response = match deadline {
@@ -77,26 +87,44 @@ fn meant_for_us(ours: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-fn entry(cell: &Cell) -> Option<&Service> {
-    let entry = cell.config.entry.as_ref()?;
-    cell.services.get(&entry.service).map(|service| &**service)
+/// What a request says of the egress that it comes back from; `None` for one that begins a transaction.
+fn coming_back(headers: &HeaderMap) -> Result<Option<Continue>, Refusal> {
+    let malformed = |what: String| Refusal::new(Reason::Malformed, format!("{what}."));
+    match fields::one(headers, &OUTCOME).map_err(malformed)? {
+        None => Ok(None),
+        Some(names::OUTCOME_CONTINUE) => {
+            Continue::read(headers).map(Some).map_err(|wrong| malformed(wrong.to_string()))
+        }
+        Some(other) => Err(malformed(format!("{OUTCOME} is {other:?}; a request continues or says nothing"))),
+    }
 }
 
-/// Hands the request to the entry service and its answer back, both streamed.
-async fn pass(
-    cell: &Arc<Cell>,
-    service: &Service,
-    mut request: Request<Body>,
-) -> Result<Response<Body>, Refusal> {
-    fields::end_hop(request.headers_mut());
-    // The server at our edge answers 100-continue itself, as the body is read.
-    request.headers_mut().remove(header::EXPECT);
-    *request.version_mut() = Version::HTTP_11;
-    let mut response = call(cell, service, request).await?;
-    *response.version_mut() = Version::HTTP_11;
-    fields::end_hop(response.headers_mut());
-    fields::drop_ours(response.headers_mut());
-    Ok(response)
+/// Lets a new transaction in, where it could be served as things are.
+fn begin(cell: &Arc<Cell>) -> Result<Place, Refusal> {
+    if let Some(lacking) = cell.lacking(0) {
+        return Err(Refusal::new(Reason::ServiceNotReady, lacking));
+    }
+    cell.begin().ok_or_else(|| {
+        Refusal::new(Reason::Capacity, format!("Cell {} is at its capacity.", cell.config.cell))
+    })
+}
+
+/// Lets one in that has to be finished, where somebody here can read its context. What is refused with
+/// [`Reason::WrongCell`] was not touched, and may be asked of another pod.
+fn resume(cell: &Arc<Cell>, back: &Continue) -> Result<Place, Refusal> {
+    let version = back.context.as_ref().map(|context| context.version.as_str());
+    // Without a context there is nothing to read, and an entry may know by the id alone.
+    let known = match version {
+        Some(version) => cell.context_versions().any(|known| known == version),
+        None => cell.speaks(),
+    };
+    if known {
+        return Ok(cell.resume());
+    }
+    let version = version.unwrap_or("none");
+    let known: Vec<_> = cell.context_versions().collect();
+    let detail = format!("The context's version is {version}; this pod goes on from {known:?}.");
+    Err(Refusal::new(Reason::WrongCell, detail))
 }
 
 #[cfg(test)]
@@ -118,5 +146,24 @@ mod tests {
         check(Some("a"), true);
         check(Some("b"), false);
         check(Some("A"), false);
+    }
+
+    #[test]
+    fn a_request_begins_or_comes_back_and_anything_else_is_malformed() {
+        let check = |fields: &[(&'static str, &'static str)], expected: Result<Option<u32>, Reason>| {
+            let headers = fields
+                .iter()
+                .map(|(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+            let back = coming_back(&headers.collect());
+            let told = back.map(|back| back.map(|back| back.number)).map_err(|refusal| refusal.reason);
+            assert_eq!(told, expected, "{fields:?}");
+        };
+        let answered = [("bulkhead-egress", "2"), ("bulkhead-egress-status", "answered")];
+        check(&[], Ok(None));
+        check(&answered, Ok(None));
+        check(&[("bulkhead-outcome", "continue"), answered[0], answered[1]], Ok(Some(2)));
+        check(&[("bulkhead-outcome", "continue"), answered[0]], Err(Reason::Malformed));
+        check(&[("bulkhead-outcome", "restart")], Err(Reason::Malformed));
+        check(&[("bulkhead-outcome", "continue"), ("bulkhead-outcome", "continue")], Err(Reason::Malformed));
     }
 }

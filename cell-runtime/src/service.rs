@@ -89,6 +89,12 @@ impl Service {
             .cloned()
     }
 
+    /// Whether it has fewer ready pods than it needs.
+    pub(crate) fn is_short(&self) -> bool {
+        let needed = self.spec.min_ready as usize;
+        self.pods.load().iter().filter(|pod| pod.is_ready()).take(needed).count() < needed
+    }
+
     pub(crate) fn view(&self) -> ServiceView {
         let pods = self.pods.load();
         let states: Vec<State> = pods.iter().map(|pod| pod.state()).collect();
@@ -202,10 +208,13 @@ mod tests {
 
     #[test]
     fn only_ready_pods_are_chosen_and_the_view_says_why_others_are_not() {
-        let service = service(&[1]);
+        let mut service = service(&[1]);
         assert!(service.pods()[0].set_state(State::NotReady { why: "answered 503".to_owned() }));
         assert!(!service.pods()[0].set_state(State::NotReady { why: "refused".to_owned() }));
         assert_eq!(chosen(&service, &[]), None);
+        assert!(!service.is_short(), "it needs none");
+        service.spec.min_ready = 1;
+        assert!(service.is_short());
         assert_eq!(service.view().detail.as_deref(), Some("127.0.0.1:1 refused"));
     }
 }

@@ -65,7 +65,8 @@ pub fn judge(services: &[ServiceView], own: OwnView) -> Judgement {
     not_ready(reason, message)
 }
 
-fn sentence(service: &ServiceView) -> String {
+/// What a service lacks.
+pub(crate) fn sentence(service: &ServiceView) -> String {
     let ServiceView { name, min_ready, ready, known, detail, .. } = service;
     if !service.listed {
         return format!("The pods of service {name} are not known yet.");

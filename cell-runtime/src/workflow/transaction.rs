@@ -1,0 +1,259 @@
+//! One transaction on its way through the stops: what it carries from one to the next, how it leaves for a destination
+//! and comes back, and what may be said when it can go no further. No I/O.
+
+use bulkhead_protocol::egress::{self, ContextHead, MAX_BODY, MAX_CONTEXT};
+use bulkhead_protocol::{Continue, Egress, EgressStatus, Reason, fields as names};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+
+use super::context;
+use super::plan::Workflow;
+use crate::body::Body;
+use crate::fields::{self, DEADLINE, DESTINATION, DESTINATION_STATUS, EGRESS, STATE};
+use crate::refusal::Refusal;
+
+/// What the router says anew of each request, so that no context holds it.
+const OF_THE_REQUEST: [&str; 4] = [names::TRANSACTION, names::ATTEMPT, names::CELL, names::DEADLINE];
+
+#[derive(Debug)]
+pub(super) struct Transaction {
+    /// The stop that it is at.
+    pub(super) at: usize,
+    /// The last egress that was answered; 0 before the first.
+    pub(super) egress: u32,
+    /// Whether a service answered since the request arrived.
+    called: bool,
+    /// Fields that every step gets: the caller's, the router's, and the state.
+    headers: HeaderMap,
+    /// What the next step gets: the caller's message, or what the stop before answered.
+    content_type: Option<HeaderValue>,
+    body: Bytes,
+    /// The status code of that answer, where it is a destination's.
+    answered: Option<StatusCode>,
+    /// The Destination that the service before named.
+    destination: Option<String>,
+}
+
+impl Transaction {
+    /// At the first stop, with what the caller sent.
+    pub(super) fn begin(mut headers: HeaderMap, body: Bytes) -> Self {
+        fields::end_hop(&mut headers);
+        fields::end_body(&mut headers);
+        let content_type = headers.remove(header::CONTENT_TYPE);
+        Self {
+            at: 0,
+            egress: 0,
+            called: false,
+            headers,
+            content_type,
+            body,
+            answered: None,
+            destination: None,
+        }
+    }
+
+    /// Behind the egress that it comes back from, with what the destination answered.
+    ///
+    /// # Errors
+    /// When there is no answer, the request is malformed, or its context is not of this workflow.
+    pub(super) fn resume(
+        workflow: &Workflow,
+        back: &Continue,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Self, Refusal> {
+        let answered = match back.status {
+            EgressStatus::Answered => status(back)?,
+            EgressStatus::NotSent | EgressStatus::Unknown => return Err(unanswered(back)),
+        };
+        let (context, body) = egress::split(body, back.context.as_ref())
+            .map_err(|malformed| Refusal::new(Reason::Malformed, format!("{malformed}.")))?;
+        let (at, mut carried) =
+            workflow.after(back.number).zip(context::decode(&context)).ok_or_else(|| {
+                let number = back.number;
+                Refusal::new(Reason::WrongCell, format!("The context of egress {number} is not one of ours."))
+            })?;
+        for name in OF_THE_REQUEST.map(HeaderName::from_static) {
+            if let Some(value) = headers.get(&name) {
+                carried.insert(name, value.clone());
+            }
+        }
+        carried.insert(EGRESS, HeaderValue::from(back.number));
+        Ok(Self {
+            at,
+            egress: back.number,
+            called: false,
+            headers: carried,
+            content_type: headers.get(header::CONTENT_TYPE).cloned(),
+            body,
+            answered: Some(answered),
+            destination: None,
+        })
+    }
+
+    /// What the service at this stop gets. `left` is for how many milliseconds the caller still waits.
+    pub(super) fn request(&self, path: &Uri, left: Option<u64>) -> Request<Body> {
+        let mut request = Request::new(Body::whole(self.body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = path.clone();
+        let headers = request.headers_mut();
+        headers.clone_from(&self.headers);
+        if let Some(content_type) = &self.content_type {
+            headers.insert(header::CONTENT_TYPE, content_type.clone());
+        }
+        if let Some(status) = self.answered {
+            headers.insert(DESTINATION_STATUS, HeaderValue::from(status.as_u16()));
+        }
+        if let Some(left) = left {
+            headers.insert(DEADLINE, HeaderValue::from(left));
+        }
+        request
+    }
+
+    /// Takes a service's answer along to the next stop.
+    ///
+    /// # Errors
+    /// When it names a Destination or gives a state that is none.
+    pub(super) fn take(&mut self, service: &str, answer: Response<Bytes>) -> Result<(), Refusal> {
+        let (head, body) = answer.into_parts();
+        let wrong = |what: String| Refusal::new(Reason::ServiceFailed, format!("Service {service}: {what}."));
+        self.destination = fields::one(&head.headers, &DESTINATION).map_err(wrong)?.map(str::to_owned);
+        if let Some(state) = fields::one(&head.headers, &STATE).map_err(wrong)? {
+            if state.len() > names::MAX_STATE {
+                let length = state.len();
+                return Err(wrong(format!(
+                    "{STATE} has {length} bytes; at most {} may be",
+                    names::MAX_STATE
+                )));
+            }
+            self.headers.insert(STATE, head.headers[STATE].clone());
+        }
+        self.content_type = head.headers.get(header::CONTENT_TYPE).cloned();
+        self.answered = None;
+        self.body = body;
+        self.called = true;
+        self.at += 1;
+        Ok(())
+    }
+
+    /// The answer that asks the router for egress `number`, to the step's destination or the one that the service before
+    /// named.
+    ///
+    /// # Errors
+    /// When the cell may not reach it, or context and message are too long. Neither differs elsewhere.
+    pub(super) fn leave(
+        mut self,
+        number: u32,
+        destination: &str,
+        version: &str,
+        allowed: &[String],
+    ) -> Result<Response<Body>, Refusal> {
+        let destination = self.destination.take().unwrap_or_else(|| destination.to_owned());
+        if !allowed.contains(&destination) {
+            return Err(forbidden(number, &destination));
+        }
+        let context = context::encode(&self.headers);
+        if context.len() > MAX_CONTEXT {
+            let detail = format!(
+                "The caller's fields and {STATE} have {} bytes; at most {MAX_CONTEXT} may be the context of egress {number}.",
+                context.len()
+            );
+            return Err(ended(self.egress, Reason::ServiceFailed, &detail));
+        }
+        let length = context.len() + self.body.len();
+        if length > MAX_BODY {
+            let detail = format!(
+                "Context and message of egress {number} have {length} bytes; the router takes at most {MAX_BODY}."
+            );
+            return Err(ended(self.egress, Reason::ServiceFailed, &detail));
+        }
+        let head = Egress {
+            number,
+            destination,
+            context: Some(ContextHead { length: context.len(), version: version.to_owned() }),
+            method: Method::POST,
+            path: None,
+        };
+        let mut whole = BytesMut::with_capacity(length);
+        whole.put(context);
+        whole.put(self.body);
+        let mut response = Response::new(Body::whole(whole.freeze()));
+        head.write(response.headers_mut());
+        if let Some(content_type) = self.content_type {
+            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        }
+        Ok(response)
+    }
+
+    /// The caller's answer where no service has a say behind the last destination.
+    ///
+    /// # Errors
+    /// When the destination failed, which no other cell can mend.
+    pub(super) fn arrive(self) -> Result<Response<Body>, Refusal> {
+        let status = self.answered.unwrap_or_default();
+        if status.is_server_error() {
+            let detail = format!("The destination of egress {} answered {status}.", self.egress);
+            return Err(Refusal::ending(Reason::ServiceFailed, detail));
+        }
+        let mut response = Response::new(Body::whole(self.body));
+        *response.status_mut() = status;
+        if let Some(content_type) = self.content_type {
+            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        }
+        Ok(response)
+    }
+
+    /// A refusal by which it is given back. What services and destinations did cannot be taken back, so that after the first
+    /// of them none may say that nothing happened.
+    pub(super) fn given_back(&self, refusal: Refusal) -> Refusal {
+        if !self.called && self.egress == 0 {
+            return refusal;
+        }
+        let (step, egresses) = (self.at + 1, self.egress);
+        let detail =
+            format!("{} This was step {step}; egresses answered before: {egresses}.", refusal.detail);
+        Refusal::new(Reason::ServiceFailed, detail)
+    }
+}
+
+/// The end of a transaction whose cell may not reach the destination of egress `number`.
+pub(crate) fn forbidden(number: u32, destination: &str) -> Refusal {
+    let detail = format!(
+        "Destination {destination} is not among those of this cell; add it to the Cell's spec.destinations."
+    );
+    ended(number.saturating_sub(1), Reason::DestinationForbidden, &detail)
+}
+
+/// Ends a transaction after so many answered egresses: these may have had effects, so that only before the first the
+/// reason itself is told.
+fn ended(answered: u32, reason: Reason, detail: &str) -> Refusal {
+    if answered == 0 {
+        return Refusal::ending(reason, detail);
+    }
+    let detail = format!("Egresses answered before: {answered}. {reason}: {detail}");
+    Refusal::ending(Reason::OutcomeUnknown, detail)
+}
+
+/// The end of a transaction whose egress has no answer.
+fn unanswered(back: &Continue) -> Refusal {
+    let number = back.number;
+    let reason = back.reason.unwrap_or(Reason::DestinationUnavailable);
+    match back.status {
+        EgressStatus::NotSent => {
+            ended(number.saturating_sub(1), reason, &format!("Egress {number} was not sent."))
+        }
+        EgressStatus::Answered | EgressStatus::Unknown => {
+            let why = back.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let detail = format!("Egress {number} may have reached its destination; no answer came{why}.");
+            Refusal::ending(Reason::OutcomeUnknown, detail)
+        }
+    }
+}
+
+fn status(back: &Continue) -> Result<StatusCode, Refusal> {
+    let status = back.answer.and_then(|code| StatusCode::from_u16(code).ok());
+    status.filter(|status| !status.is_informational()).ok_or_else(|| {
+        let detail = format!("{DESTINATION_STATUS} is not the status code of an answer.");
+        Refusal::new(Reason::Malformed, detail)
+    })
+}
