@@ -5,7 +5,11 @@
 
 mod discovery;
 mod drain;
+mod egress;
+mod entry;
+mod halt;
 mod harness;
 mod health;
+mod script;
 mod steps;
 mod traffic;

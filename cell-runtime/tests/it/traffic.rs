@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::routing::{get as on_get, post as on_post};
 use bulkhead_crds::cell::Capacity;
+use bulkhead_crds::template::{Entry, EntryProtocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -208,21 +209,27 @@ async fn trailers_of_a_service_pass_without_our_fields() {
             tokio::spawn(async move {
                 let mut buffer = [0; 4096];
                 while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {
-                    let answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+                    let answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\
+                        trailer: x-sum, bulkhead-outcome\r\n\r\n\
                         4\r\nbody\r\n0\r\nx-sum: 9\r\nbulkhead-outcome: restart\r\n\r\n";
                     let _ = stream.write_all(answer).await;
                 }
             });
         }
     });
-    let runtime = start_ready(with(config(&[]).cell, [("web".to_owned(), vec![address])].into())).await;
-    let mut stream = tokio::net::TcpStream::connect(runtime.addresses.traffic).await.expect("connects");
-    let request = b"GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: close\r\n\r\n";
-    stream.write_all(request).await.expect("writes");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("reads");
-    assert!(answer.contains("body") && answer.contains("x-sum: 9"), "{answer}");
-    assert!(!answer.contains("bulkhead-"), "{answer}");
+    for protocol in [EntryProtocol::Http1, EntryProtocol::Bulkhead] {
+        let mut cell = config(&[]).cell;
+        cell.entry = Some(Entry { service: "web".to_owned(), protocol, ..Entry::default() });
+        let runtime = start_ready(with(cell, [("web".to_owned(), vec![address])].into())).await;
+        let mut stream = tokio::net::TcpStream::connect(runtime.addresses.traffic).await.expect("connects");
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("writes");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("reads");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(body.contains("body") && body.contains("x-sum: 9"), "{answer}");
+        assert!(!body.contains("bulkhead-"), "{answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
