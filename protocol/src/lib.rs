@@ -4,6 +4,8 @@
 pub mod egress;
 pub mod fields;
 pub mod health;
+#[cfg(test)]
+mod page;
 pub mod problem;
 pub mod reason;
 pub mod serving;
