@@ -50,6 +50,8 @@ async fn attempt(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Bo
         )
     })?;
     let back = coming_back(request.headers())?;
+    // What comes back is finished, late or not: steps have their own time-outs, and the router hangs up when it must.
+    let deadline = deadline.filter(|_| back.is_none());
     let place = match &back {
         None => begin(cell)?,
         Some(back) => resume(cell, back)?,

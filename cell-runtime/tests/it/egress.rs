@@ -191,6 +191,23 @@ async fn a_step_that_fails_behind_an_egress_gives_the_transaction_back_to_be_fin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_back_too_late_is_finished_all_the_same() {
+    let services = Payment::start().await;
+    let runtime = start_ready(services.config()).await;
+    let left = left(pay(&runtime, "pay").await);
+    let address = runtime.addresses.traffic;
+    let late = async |mut request: http::request::Builder, body: Vec<u8>| {
+        request = request.header("bulkhead-deadline", "0");
+        send(address, request, body).await.expect("is answered")
+    };
+    assert_eq!(late(post("/pay"), b"pay".to_vec()).await.refusal(), (504, Some("Timeout"), Some("restart")));
+    let mut request = post("/pay");
+    back(&left, EgressStatus::Answered).write(request.headers_mut().expect("is well-formed"));
+    let answer = late(request, [&left.context[..], b"approved"].concat()).await;
+    assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"approved>check"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_of_a_destination_that_is_the_last_stop_is_the_callers() {
     let services = Payment::start().await;
     let runtime = start_ready(services.config_of(&["validate:/", "destination:visa"])).await;
