@@ -257,3 +257,79 @@ fn status(back: &Continue) -> Result<StatusCode, Refusal> {
         Refusal::new(Reason::Malformed, detail)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::workflow::plan::Stop;
+    use crate::workflow::plan::tests::steps;
+
+    /// Drives a transaction to its end. Services and destinations answer with what they got and their name behind, and each
+    /// egress comes back to somebody who knows nothing but what it holds.
+    async fn run(workflow: &Workflow, headers: &HeaderMap) -> (String, HeaderMap) {
+        let mut transaction = Transaction::begin(headers.clone(), Bytes::from_static(b"begin"));
+        let mut seen = HeaderMap::new();
+        while let Some(stop) = workflow.stops().get(transaction.at) {
+            match stop {
+                Stop::Call { service, path, .. } => {
+                    let (head, body) = transaction.request(path, None).into_parts();
+                    seen = head.headers;
+                    let body = body.read(MAX_BODY).await.expect("is whole");
+                    let mut answer =
+                        Response::new(Bytes::from([&body[..], b" ", service.as_bytes()].concat()));
+                    answer.headers_mut().insert(STATE, HeaderValue::from_str(service).expect("a value"));
+                    transaction.take(service, answer).expect("is an answer");
+                }
+                Stop::Egress { number, destination } => {
+                    let left =
+                        transaction.leave(*number, destination, "v", std::slice::from_ref(destination));
+                    transaction = somewhere_else(workflow, left.expect("leaves")).await;
+                }
+            }
+        }
+        (String::from_utf8(transaction.body.to_vec()).expect("is text"), seen)
+    }
+
+    /// Answers an egress, and resumes it from nothing but its bytes.
+    async fn somewhere_else(workflow: &Workflow, left: Response<Body>) -> Transaction {
+        let (head, body) = left.into_parts();
+        let Egress { number, destination, context, .. } = Egress::read(&head.headers).expect("an egress");
+        let body = body.read(MAX_BODY).await.expect("is whole");
+        let body = Bytes::from([&body[..], b" ", destination.as_bytes()].concat());
+        let answer = Some(200);
+        let back = Continue { number, context, status: EgressStatus::Answered, answer, reason: None };
+        Transaction::resume(workflow, &back, &HeaderMap::new(), body).expect("goes on")
+    }
+
+    proptest! {
+        #[test]
+        fn every_stop_is_passed_once_and_in_order_wherever_the_parts_of_it_run(
+            stops in prop::collection::vec(prop_oneof!["[a-z]{1,5}:/x", "destination:[A-Z]{1,5}"], 1..30),
+        ) {
+            let texts: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let workflow = Workflow::new(&steps(&texts)).expect("is a workflow");
+            let headers: HeaderMap = [(HeaderName::from_static("x-account"), HeaderValue::from_static("7"))]
+                .into_iter()
+                .collect();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let (passed, seen) = runtime.block_on(run(&workflow, &headers));
+            let name = |stop: &Stop| match stop {
+                Stop::Call { service, .. } => service.clone(),
+                Stop::Egress { destination, .. } => destination.clone(),
+            };
+            let expected: Vec<String> = workflow.stops().iter().map(name).collect();
+            prop_assert_eq!(passed, format!("begin {}", expected.join(" ")));
+
+            let calls: Vec<&str> = workflow.stops().iter().filter_map(|stop| match stop {
+                Stop::Call { service, .. } => Some(service.as_str()),
+                Stop::Egress { .. } => None,
+            }).collect();
+            if let [before @ .., _] = &calls[..] {
+                prop_assert_eq!(&seen["x-account"], "7");
+                prop_assert_eq!(seen.get(STATE).and_then(|state| state.to_str().ok()), before.last().copied());
+            }
+        }
+    }
+}
