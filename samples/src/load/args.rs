@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use super::Plan;
+use super::{Body, Plan};
 
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
@@ -57,16 +57,21 @@ impl LoadArgs {
             headers: self.headers.iter().map(|text| parse_header(text)).collect::<anyhow::Result<_>>()?,
             key_header: self.key_header,
             keys: self.keys,
-            body: vec![b'x'; self.body_bytes].into(),
+            body: Body::Same(vec![b'x'; self.body_bytes].into()),
             rate: self.rate,
             connections: self.connections,
             duration: Some(self.duration),
             timeout: self.timeout,
+            ..Plan::default()
         })
     }
 }
 
-fn parse_target(text: &str) -> anyhow::Result<SocketAddr> {
+/// `http://ADDRESS:PORT`, with or without the scheme.
+///
+/// # Errors
+/// When it is none, as with a host name.
+pub fn parse_target(text: &str) -> anyhow::Result<SocketAddr> {
     let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
     address.parse().with_context(|| format!("{text:?} is not http://ADDRESS:PORT with an IP address"))
 }

@@ -18,6 +18,8 @@ use super::Plan;
 use super::tally::{Failure, Live, Outcome};
 use crate::workload::{CELL_HEADER, RECEIVED_HEADER};
 
+/// The transaction's id, from a router.
+const TRANSACTION: &str = "bulkhead-transaction";
 /// The cell that answered, from a router that explains.
 const EXPLAINED_CELL: &str = "bulkhead-cell";
 
@@ -61,10 +63,15 @@ impl Client {
         if answered.is_err() {
             self.connection = None;
         }
+        let answer = answered.as_ref().ok();
         self.live.record(Outcome {
+            number,
+            status: answer.map(|answer| answer.status.as_u16()),
+            transaction: answer.and_then(|answer| text(answer, TRANSACTION)),
+            body: answer.map(|answer| answer.body.clone()).unwrap_or_default(),
             target,
-            cell: answered.as_ref().ok().and_then(cell),
-            received_unix_ms: answered.as_ref().map_or(0, received),
+            cell: answer.and_then(cell),
+            received_unix_ms: answer.map_or(0, received),
             failure: answered.and_then(|answer| judge(&answer)).err(),
             latency_micros: clock.micros().saturating_sub(due),
             lateness_micros,
@@ -141,12 +148,12 @@ fn request(plan: &Plan, number: u64, address: SocketAddr) -> Result<Request<Full
     let mut builder =
         Request::builder().method(plan.method.clone()).uri(plan.path.as_str()).header("host", host);
     if let Some(name) = &plan.key_header {
-        builder = builder.header(name, format!("key-{}", number % plan.keys.max(1)));
+        builder = builder.header(name, plan.key(number));
     }
     for (name, value) in &plan.headers {
         builder = builder.header(name, value);
     }
-    builder.body(Full::new(plan.body.clone())).map_err(|error| failure("plan", error.to_string()))
+    builder.body(Full::new(plan.body(number))).map_err(|error| failure("plan", error.to_string()))
 }
 
 fn judge(answer: &Answer) -> Result<(), Failure> {
@@ -170,18 +177,20 @@ fn cell(answer: &Answer) -> Option<String> {
     struct Body {
         cell: String,
     }
-    let named =
-        [EXPLAINED_CELL, CELL_HEADER].iter().find_map(|name| answer.headers.get(*name)?.to_str().ok());
+    let named = [EXPLAINED_CELL, CELL_HEADER].iter().find_map(|name| text(answer, name));
     let name = match named {
-        Some(name) => name.to_owned(),
+        Some(name) => name,
         None => serde_json::from_slice::<Body>(&answer.body).ok()?.cell,
     };
     (!name.is_empty()).then_some(name)
 }
 
 fn received(answer: &Answer) -> u64 {
-    let text = answer.headers.get(RECEIVED_HEADER).and_then(|value| value.to_str().ok());
-    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    text(answer, RECEIVED_HEADER).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn text(answer: &Answer, field: &str) -> Option<String> {
+    Some(answer.headers.get(field)?.to_str().ok()?.to_owned())
 }
 
 fn failure(kind: &str, detail: String) -> Failure {

@@ -8,6 +8,7 @@ pub mod report;
 pub mod tally;
 mod timer;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +16,10 @@ use std::time::Duration;
 
 use bulkhead_process::clock::now_unix_millis;
 use bulkhead_process::{Monotonic, Shutdown};
+use bytes::Bytes;
 use tokio::task::JoinSet;
 
-pub use args::{LoadArgs, parse_duration};
+pub use args::{LoadArgs, parse_duration, parse_target};
 pub use report::Report;
 pub use tally::{Live, Observer, Outcome, Tally};
 
@@ -32,10 +34,12 @@ pub struct Plan {
     pub host: String,
     /// Sent with every request.
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
-    /// The header that takes `KEY-n`, where n counts requests modulo `keys`.
+    /// The header that takes `PREFIX-n`, where n counts requests modulo `keys`; `u64::MAX` keys are one for each.
     pub key_header: Option<http::HeaderName>,
     pub keys: u64,
-    pub body: bytes::Bytes,
+    /// What keys begin with.
+    pub key_prefix: String,
+    pub body: Body,
     /// Requests per second.
     pub rate: u32,
     pub connections: u32,
@@ -43,6 +47,29 @@ pub struct Plan {
     pub duration: Option<Duration>,
     /// From the first try to connect to the last byte of the answer.
     pub timeout: Duration,
+}
+
+/// What requests carry.
+#[derive(Clone)]
+pub enum Body {
+    Same(Bytes),
+    /// Made from the request's key.
+    Of(Arc<dyn Fn(&str) -> Bytes + Send + Sync>),
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::Same(Bytes::new())
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Of(_) => f.write_str("made from the key"),
+        }
+    }
 }
 
 impl Default for Plan {
@@ -55,7 +82,8 @@ impl Default for Plan {
             headers: Vec::new(),
             key_header: None,
             keys: 10_000,
-            body: bytes::Bytes::new(),
+            key_prefix: "key".to_owned(),
+            body: Body::default(),
             rate: 100,
             connections: 16,
             duration: Some(Duration::from_secs(10)),
@@ -70,6 +98,18 @@ impl Plan {
         self.duration.map_or(u64::MAX, |duration| {
             u64::try_from(duration.as_micros() * u128::from(self.rate) / 1_000_000).unwrap_or(u64::MAX)
         })
+    }
+
+    /// The key of the request of that number.
+    pub fn key(&self, number: u64) -> String {
+        format!("{}-{}", self.key_prefix, number % self.keys.max(1))
+    }
+
+    fn body(&self, number: u64) -> Bytes {
+        match &self.body {
+            Body::Same(bytes) => bytes.clone(),
+            Body::Of(make) => make(&self.key(number)),
+        }
     }
 
     /// When the request of that number is due, in microseconds from the start.
@@ -170,6 +210,8 @@ async fn sleep(timer: Option<&timer::Timer>, wait: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use bulkhead_process::Port;
     use tokio::net::TcpListener;
 
@@ -217,6 +259,31 @@ mod tests {
         assert_eq!(report.failures.get("503"), Some(&200), "{report}");
         let report = run(plan(vec![dead.address]), Shutdown::new()).await;
         assert_eq!(report.failures.get("connect"), Some(&200), "{report}");
+    }
+
+    #[tokio::test]
+    async fn each_request_has_its_own_key_and_the_body_made_of_it() {
+        let (address, ..) = workload("a").await;
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&ended);
+        let load = Load::new(Plan {
+            method: http::Method::POST,
+            path: "/echo".to_owned(),
+            key_header: Some(http::HeaderName::from_static("x-id")),
+            keys: u64::MAX,
+            key_prefix: "run1".to_owned(),
+            body: Body::Of(Arc::new(|key| format!("{key}!").into())),
+            ..plan(vec![address])
+        });
+        let observer = move |outcome: &Outcome| seen.lock().expect("is whole").push(outcome.clone());
+        let report = load.observed(Arc::new(observer)).run(Shutdown::new()).await;
+        assert_eq!(report.ok, 200, "{report}");
+        let mut ended = ended.lock().expect("is whole").clone();
+        ended.sort_by_key(|outcome| outcome.number);
+        let answers: Vec<_> = ended.iter().map(|outcome| outcome.body.clone()).collect();
+        let wanted: Vec<_> = (0..200).map(|number| Bytes::from(format!("run1-{number}!"))).collect();
+        assert_eq!(answers, wanted);
+        assert!(ended.iter().all(|outcome| outcome.status == Some(200)));
     }
 
     #[tokio::test]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use super::histogram::Histogram;
 
 /// Failures kept word for word.
@@ -51,6 +53,14 @@ pub struct Hits {
 /// The end of one request.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// Which request of the plan, from 0.
+    pub number: u64,
+    /// Of the answer; `None` when there was none.
+    pub status: Option<u16>,
+    /// The transaction's id, where the answer names one.
+    pub transaction: Option<String>,
+    /// Of the answer; empty when there was none.
+    pub body: Bytes,
     /// Where it was sent last; `None` when nobody accepted a connection.
     pub target: Option<SocketAddr>,
     /// Why it failed; `None` when it did not.
@@ -186,6 +196,10 @@ mod tests {
 
     fn outcome(cell: &str, failure: Option<&str>, sent: u64) -> Outcome {
         Outcome {
+            number: 0,
+            status: None,
+            transaction: None,
+            body: Bytes::new(),
             target: None,
             failure: failure.map(|kind| Failure { kind: kind.to_owned(), detail: String::new() }),
             cell: Some(cell.to_owned()),
