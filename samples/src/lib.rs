@@ -1,7 +1,9 @@
-//! What stands in for users' things in examples, tests and benches: a sample service, a load generator, and probes of
-//! walls. Nothing of the product depends on it.
+//! What stands in for users' things in examples, tests and benches: a sample service and the steps of a payment, an
+//! issuer, a load generator, and probes of walls. Nothing of the product depends on it.
 
+pub mod caller;
 pub mod dns;
+pub mod issuer;
 pub mod load;
 pub mod probe;
 pub mod workload;

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bulkhead_process::{LogArgs, Shutdown, logs};
+use bulkhead_samples::issuer::{self, Issuer};
 use bulkhead_samples::load::{self, LoadArgs};
 use bulkhead_samples::probe::{self, ProbeArgs};
 use bulkhead_samples::workload::{Config, Workload};
 use clap::{Args, Parser, Subcommand};
 use tokio::net::TcpListener;
 
-/// Sample service, load generator and wall probes.
+/// Sample services, an issuer, a load generator and wall probes.
 #[derive(Parser)]
 #[command(name = "bulkhead-samples", version)]
 struct Arguments {
@@ -25,8 +26,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A service that answers any path with JSON about the request.
+    /// A service that answers any path with JSON about the request, or does a step of a payment.
     Workload(WorkloadArgs),
+    /// A destination that counts what it executes and can be slow, silent, closing or gone.
+    Issuer(IssuerArgs),
     /// Tries whether something can be reached; prints OPEN or BLOCKED and exits with 0 or 1, or 2 if it cannot try.
     Probe(ProbeArgs),
     /// Sends requests at a constant rate, whatever becomes of them.
@@ -39,6 +42,17 @@ struct WorkloadArgs {
     listen: SocketAddr,
     #[command(flatten)]
     config: Config,
+}
+
+#[derive(Args)]
+struct IssuerArgs {
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// Where behaviour and counts are read and changed: `PUT /control`, `GET` and `DELETE /stats`, `GET /executions`.
+    #[arg(long, default_value = "127.0.0.1:8081")]
+    control: SocketAddr,
+    #[command(flatten)]
+    config: issuer::Config,
 }
 
 /// What could not be tried at all. 1 is for what was tried and failed.
@@ -60,11 +74,21 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Workload(arguments) => {
             let shutdown = Shutdown::on_signals()?;
-            let listener = TcpListener::bind(arguments.listen)
-                .await
-                .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+            let listener = listen(arguments.listen).await?;
             tracing::info!(address = %listener.local_addr()?, name = arguments.config.name, "serving");
             Workload::new(arguments.config).serve(listener, shutdown).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Issuer(arguments) => {
+            let shutdown = Shutdown::on_signals()?;
+            let control = listen(arguments.control).await?;
+            tracing::info!(address = %arguments.listen, name = arguments.config.name, "answering");
+            let issuer = Issuer::new(arguments.config);
+            tokio::try_join!(
+                issuer.clone().serve(arguments.listen, shutdown.clone()),
+                issuer.serve_control(control, shutdown),
+            )
+            .with_context(|| format!("cannot serve {}", arguments.listen))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Probe(arguments) => match probe::run(arguments).await? {
@@ -88,4 +112,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
     }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
