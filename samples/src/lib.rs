@@ -5,5 +5,6 @@ pub mod caller;
 pub mod dns;
 pub mod issuer;
 pub mod load;
+pub mod payment;
 pub mod probe;
 pub mod workload;

@@ -1,5 +1,5 @@
-//! The sample service: answers any path with JSON about the request, and can be told to be slow, failing or not
-//! ready. It knows nothing of cells but the name that it is given.
+//! The sample service: answers any path with JSON about the request, or does one step of a payment, and can be told to
+//! be slow, failing or not ready. It knows nothing of cells but the name that it is given.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, Request, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{any, get, post};
 use bulkhead_process::Shutdown;
@@ -20,10 +20,20 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 
+use crate::payment::{self, Role};
+
 /// Names the cell in an answer, for readers that do not parse its body.
 pub const CELL_HEADER: &str = "x-cell";
 /// When the request arrived here, in milliseconds since 1970.
 pub const RECEIVED_HEADER: &str = "x-received-unix-ms";
+/// The id of the transaction that a step belongs to.
+const TRANSACTION_HEADER: &str = "bulkhead-transaction";
+/// What a step wants later ones to know.
+const STATE_HEADER: &str = "bulkhead-state";
+/// Where the cell-runtime is to send the answer of a step that chooses a Destination.
+const DESTINATION_HEADER: &str = "bulkhead-destination";
+/// Bytes of the largest body that a step reads.
+const LARGEST_STEP: usize = 1024 * 1024;
 /// How long requests under way may take after the shutdown.
 const DRAIN: Duration = Duration::from_secs(25);
 
@@ -41,6 +51,9 @@ pub struct Config {
     /// How long each answer takes, such as `20ms`.
     #[arg(long, default_value = "0ms", value_parser = crate::load::parse_duration)]
     pub delay: Duration,
+    /// Which step of the payment flow it does.
+    #[arg(long, value_enum, default_value_t)]
+    pub role: Role,
 }
 
 /// What can be changed while the service runs; also over HTTP, under `/control/`.
@@ -132,6 +145,7 @@ impl Workload {
     }
 
     fn router(self) -> Router {
+        let fallback = if self.config.role == Role::Whole { any(answer) } else { post(step) };
         Router::new()
             .route("/readyz", get(ready))
             .route("/control/ready", post(control_ready))
@@ -139,7 +153,7 @@ impl Workload {
             .route("/control/fail", post(control_fail))
             .route("/control/requests", get(control_requests))
             .route("/echo", any(echo))
-            .fallback(answer)
+            .fallback_service(fallback.with_state(self.clone()))
             .with_state(self)
     }
 
@@ -248,9 +262,93 @@ async fn answer(State(workload): State<Workload>, request: Request<Body>) -> Res
     (fields, axum::Json(answer)).into_response()
 }
 
+/// One step of a payment: JSON in, JSON out, and the Destination where the step chooses it.
+async fn step(State(workload): State<Workload>, request: Request<Body>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, LARGEST_STEP).await else {
+        return (StatusCode::BAD_REQUEST, "the body broke off, or is longer than 1 MiB\n").into_response();
+    };
+    if let Err(answer) = workload.arrive().await {
+        return answer;
+    }
+    let config = &workload.config;
+    let text = |field| parts.headers.get(field).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let asked = payment::Asked {
+        transaction: text(TRANSACTION_HEADER),
+        state: text(STATE_HEADER),
+        cell: &config.cell,
+        path: parts.uri.path(),
+    };
+    match payment::run(config.role, asked, &body) {
+        Ok(reply) => {
+            let mut response = Response::new(Body::from(reply.body));
+            let fields = response.headers_mut();
+            fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            if let Some(destination) = reply.destination {
+                fields.insert(DESTINATION_HEADER, HeaderValue::from_static(destination));
+            }
+            if let Some(Ok(state)) = reply.state.map(HeaderValue::try_from) {
+                fields.insert(STATE_HEADER, state);
+            }
+            response
+        }
+        Err(refusal) => {
+            let problem = serde_json::json!({"title": "Not processed", "detail": refusal.to_string()});
+            let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+            (StatusCode::UNPROCESSABLE_ENTITY, kind, problem.to_string()).into_response()
+        }
+    }
+}
+
 fn text_fields(headers: &HeaderMap) -> BTreeMap<String, String> {
     headers
         .iter()
         .filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, Method};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::caller::Caller;
+    use crate::payment::Payment;
+
+    async fn start(role: Role) -> Caller {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let caller = Caller::new(listener.local_addr().expect("is bound"));
+        let config = Config { role, ..Config::default() };
+        tokio::spawn(Workload::new(config).serve(listener, Shutdown::new()));
+        caller
+    }
+
+    async fn post(caller: &Caller, path: &str, body: &Value) -> (StatusCode, Value) {
+        let transaction = [(HeaderName::from_static(TRANSACTION_HEADER), "t-1")];
+        let body = body.to_string().into();
+        let (status, body) = caller.call(Method::POST, path, &transaction, body).await.expect("is answered");
+        (status, serde_json::from_slice(&body).expect("is JSON"))
+    }
+
+    #[tokio::test]
+    async fn a_service_of_one_role_does_its_step_at_any_path() {
+        let caller = start(Role::Validate).await;
+        let payment = json!(Payment::sample("order-1"));
+        assert_eq!(post(&caller, "/v1/pay", &payment).await, (StatusCode::OK, payment));
+        let (status, problem) = post(&caller, "/", &json!({"card": 1})).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("malformed")), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn one_service_does_the_steps_that_paths_name() {
+        let (caller, mut body) = (start(Role::ByPath).await, json!(Payment::sample("order-1")));
+        for path in ["/validate", "/enrich", "/transform", "/choose-issuer"] {
+            let (status, answer) = post(&caller, path, &body).await;
+            assert_eq!(status, StatusCode::OK, "{path}: {answer}");
+            body = answer;
+        }
+        assert_eq!(body["category"], "5411");
+    }
 }
