@@ -2,6 +2,7 @@
 //! issuer, a load generator, and probes of walls. Nothing of the product depends on it.
 
 pub mod caller;
+pub mod direct_cell;
 pub mod dns;
 pub mod issuer;
 pub mod load;

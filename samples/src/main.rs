@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bulkhead_process::{LogArgs, Shutdown, logs};
+use bulkhead_samples::direct_cell;
 use bulkhead_samples::issuer::{self, Issuer};
 use bulkhead_samples::load::{self, LoadArgs};
 use bulkhead_samples::probe::{self, ProbeArgs};
@@ -30,6 +31,8 @@ enum Command {
     Workload(WorkloadArgs),
     /// A destination that counts what it executes and can be slow, silent, closing or gone.
     Issuer(IssuerArgs),
+    /// A cell that calls the issuer itself, for proxies that know no destinations.
+    DirectCell(DirectCellArgs),
     /// Tries whether something can be reached; prints OPEN or BLOCKED and exits with 0 or 1, or 2 if it cannot try.
     Probe(ProbeArgs),
     /// Sends requests at a constant rate, whatever becomes of them.
@@ -53,6 +56,14 @@ struct IssuerArgs {
     control: SocketAddr,
     #[command(flatten)]
     config: issuer::Config,
+}
+
+#[derive(Args)]
+struct DirectCellArgs {
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    config: direct_cell::Config,
 }
 
 /// What could not be tried at all. 1 is for what was tried and failed.
@@ -89,6 +100,12 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
                 issuer.serve_control(control, shutdown),
             )
             .with_context(|| format!("cannot serve {}", arguments.listen))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::DirectCell(arguments) => {
+            let shutdown = Shutdown::on_signals()?;
+            let listener = listen(arguments.listen).await?;
+            direct_cell::serve(arguments.config, listener, shutdown).await?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Probe(arguments) => match probe::run(arguments).await? {
