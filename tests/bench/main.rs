@@ -1,16 +1,17 @@
-//! Measurements on a real cluster; `cargo xtask bench NAME` starts them. Exit status 0 when it ran, whatever it found;
-//! 2 when the machine was too noisy to tell.
+//! Measurements, one file or folder each, on a real cluster or on this machine alone; `cargo xtask bench NAME` starts
+//! them. Exit status 0 when it ran, whatever it found; 2 when the machine was too noisy to tell.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
 
 mod drain;
+mod report;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Measurements on a real cluster.
+/// Measurements, on a real cluster or on this machine alone.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -19,7 +20,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Weight 0 under load: from the patch to the last new request.
+    /// On a cluster: weight 0 under load, from the patch to the last new request.
     Drain(drain::Args),
 }
 
