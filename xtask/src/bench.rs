@@ -1,37 +1,51 @@
-//! `cargo xtask bench`: starts a measurement on a cluster that is up. What is measured is in `tests/bench`.
+//! `cargo xtask bench`: starts a measurement, on a cluster that is up or on this machine alone. What is measured is in
+//! `tests/bench`.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use crate::cluster::layout::ClusterName;
-use crate::cluster::state::State;
+use crate::cluster::state::{State, cache};
 use crate::cluster::tools::Tools;
 use crate::command::described;
-use crate::test::{cargo_command, environment, run_in_view};
+use crate::progress;
+use crate::test::{cargo_command, environment, run_in_view, status};
 
-/// Runs the bench of that name on that cluster, with the images that are loaded there, and gives its exit status, which
-/// is part of what it says: 2 when the machine was too noisy to tell.
+/// Benches that need no cluster, and the packages whose programs they start.
+const LOCAL: [(&str, &[&str]); 1] =
+    [("drill", &["bulkhead-router", "bulkhead-cell-runtime", "bulkhead-samples", "bulkhead"])];
+
+/// Runs the bench of that name, and gives its exit status, which is part of what it says: 2 when the machine was too noisy
+/// to tell. One that needs a cluster uses that one, with the images that are loaded there.
 ///
 /// # Errors
 /// When there is no such cluster, or the bench cannot be run to its end.
-pub fn run(cluster: &ClusterName, name: &str, arguments: &[String]) -> Result<u8> {
-    let state = State::of(cluster)?;
-    state.existing()?;
-    let tools = Tools::ensure()?;
-    let mut bench = cargo_command(&[
-        "run",
-        "--quiet",
-        "--release",
-        "--locked",
-        "-p",
-        "bulkhead-tests",
-        "--features",
-        "e2e",
-    ]);
-    bench.args(["--bin", "bench", "--", name]).args(arguments);
-    bench.envs(environment(&cluster.to_string(), &tools, &state)?);
+pub fn run(cluster: &ClusterName, profile: &str, name: &str, arguments: &[String]) -> Result<u8> {
+    let mut bench = cargo_command(&["run", "--quiet", "--locked", "--profile", profile]);
+    bench.args(["-p", "bulkhead-tests", "--bin", "bench", "--", name]).args(arguments);
+    let asks = ["--help", "-h"].iter().any(|help| arguments.iter().any(|argument| argument == help));
+    match LOCAL.iter().find(|(local, _)| *local == name) {
+        // A question is answered by the bench alone.
+        _ if asks => {}
+        Some((_, packages)) => {
+            build(profile, packages)?;
+            bench.env("BULKHEAD_CACHE", cache()?);
+        }
+        None => {
+            let state = State::of(cluster)?;
+            state.existing()?;
+            bench.envs(environment(&cluster.to_string(), &Tools::ensure()?, &state)?);
+        }
+    }
     code(&mut bench)
+}
+
+/// Builds the programs into the folder of the bench's own, where it looks for them.
+fn build(profile: &str, packages: &[&str]) -> Result<()> {
+    let mut build = cargo_command(&["build", "--locked", "--profile", profile, "--bins"]);
+    build.args(packages.iter().flat_map(|package| ["-p", package]));
+    progress::step("building the programs", || status(&mut build))
 }
 
 fn code(bench: &mut Command) -> Result<u8> {

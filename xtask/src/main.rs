@@ -41,12 +41,16 @@ enum Chore {
         #[command(flatten)]
         how: How,
     },
-    /// A measurement on a cluster that is up, with its images loaded.
+    /// A measurement; `cargo xtask bench NAME -- --help` tells what it takes.
     Bench {
-        /// The cluster's name.
+        /// The cluster, for a bench that needs one: up, with its images loaded.
         #[arg(long, default_value = "dev")]
         cluster: ClusterName,
-        /// `drain`: weight 0 under load, from the patch to the last new request.
+        /// The cargo profile of what runs on this machine: `release`, or `fast` while working on the code.
+        #[arg(long, default_value = "release")]
+        profile: String,
+        /// `drain`, on a cluster: weight 0 under load, from the patch to the last new request. `drill`, on this machine
+        /// alone: a cell is killed in the middle of its work, behind Bulkhead and behind other proxies.
         name: String,
         /// What the bench takes, such as --runs 20 or --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -171,8 +175,8 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Soak { how: How { yes, keep, only } } => {
             test::soak(&Wish { require_cluster: true, yes, keep, only }).map(|()| ExitCode::SUCCESS)
         }
-        Chore::Bench { cluster, name, arguments } => {
-            bench::run(&cluster, &name, &arguments).map(ExitCode::from)
+        Chore::Bench { cluster, profile, name, arguments } => {
+            bench::run(&cluster, &profile, &name, &arguments).map(ExitCode::from)
         }
     }
 }

@@ -136,7 +136,7 @@ pub(crate) fn cargo_command(arguments: &[&str]) -> Command {
 }
 
 /// Runs it with its output where the person sees it.
-fn status(command: &mut Command) -> Result<()> {
+pub(crate) fn status(command: &mut Command) -> Result<()> {
     let status = run_in_view(command)?;
     if !status.success() {
         bail!("`{}` failed ({status})", described(command));
