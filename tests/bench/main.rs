@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
 
 mod drain;
+mod drill;
 mod report;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ struct Arguments {
 enum Bench {
     /// On a cluster: weight 0 under load, from the patch to the last new request.
     Drain(drain::Args),
+    Drill(drill::Args),
 }
 
 fn main() -> Result<ExitCode> {
@@ -35,5 +37,6 @@ fn main() -> Result<ExitCode> {
     };
     match arguments.bench {
         Bench::Drain(args) => drain::run(&args),
+        Bench::Drill(args) => drill::run(&args),
     }
 }
