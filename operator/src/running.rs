@@ -115,7 +115,7 @@ async fn lead(client: Client, config: Config, writer: Writer, failures: IntCount
     tokio::select! {
         () = cell::run(Arc::clone(&context), cells, looked) => {}
         () = template::controller::run(Arc::clone(&context), templates) => {}
-        () = routing_status::run(Arc::clone(&context), routing, pending) => {}
+        () = routing_status::run(Arc::clone(&context), routing, pending, clock) => {}
         () = unreadable::run(Arc::clone(&context), any) => {}
         () = orchestrators::run(Arc::clone(&stores), changes.clone(), hear) => {}
         () = routing_status::poll::run(stores, changes, publish, is_pending, clock) => {}

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use bulkhead_crds::{Cell, CellTemplate, Router, RoutingPolicy, TrafficShift, names};
+use bulkhead_crds::{Cell, CellTemplate, Destination, Router, RoutingPolicy, TrafficShift, names};
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -35,6 +35,7 @@ pub(crate) struct Stores {
     pub routers: Store<Guard<Router>>,
     pub policies: Store<Guard<RoutingPolicy>>,
     pub shifts: Store<Guard<TrafficShift>>,
+    pub destinations: Store<Guard<Destination>>,
     pub revisions: Store<ControllerRevision>,
     pub router_pods: Store<Pod>,
     pub api_server: Store<EndpointSlice>,
@@ -100,6 +101,7 @@ impl Stores {
         let ours = || all().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
         let (cells, stream, cells_filled) = reflect(Api::<Guard<Cell>>::all(client.clone()), all(), ());
         let (every, of_template, of_revision) = (cells.clone(), cells.clone(), cells.clone());
+        let of_destination = cells.clone();
         let follow =
             Follow { client, changes, filled: RefCell::new(vec![cells_filled]), tasks: RefCell::default() };
         // Only for the word of changes: whose a namespace is, is asked of the API server itself.
@@ -114,6 +116,10 @@ impl Stores {
             policies: follow.all(all(), Tell::Routing, |_: &Guard<RoutingPolicy>| Vec::new()),
             shifts: follow.all(all(), Tell::Routing, |shift: &Guard<TrafficShift>| {
                 shift.0.as_ref().ok().and_then(|shift| shift.spec.cell.clone()).into_iter().collect()
+            }),
+            destinations: follow.all(all(), Tell::Routing, move |destination: &Guard<Destination>| {
+                let name = destination.name_any();
+                cells_where(&of_destination, |cell| cell.spec.destinations.contains(&name))
             }),
             revisions: follow.within(&config.namespace, ours(), Tell::Templates, move |revision: &_| {
                 revision::template_of(revision)
@@ -173,6 +179,7 @@ impl Stores {
             routers: nothing(),
             policies: nothing(),
             shifts: nothing(),
+            destinations: nothing(),
             revisions: nothing(),
             router_pods: nothing(),
             api_server: nothing(),
@@ -225,14 +232,14 @@ fn cell_of<K: ResourceExt>(object: &K) -> Vec<String> {
 }
 
 fn cells_of(cells: &Store<Guard<Cell>>, template: &str) -> Vec<String> {
-    let of_template = |cell: &Cell| cell.spec.template.as_deref() == Some(template);
-    cells
-        .state()
-        .iter()
-        .filter_map(|guard| {
-            guard.0.as_ref().ok().filter(|cell| of_template(cell)).map(|cell| cell.name().to_owned())
-        })
-        .collect()
+    cells_where(cells, |cell| cell.spec.template.as_deref() == Some(template))
+}
+
+/// Names of the readable Cells of which that holds.
+fn cells_where(cells: &Store<Guard<Cell>>, holds: impl Fn(&Cell) -> bool) -> Vec<String> {
+    let all = cells.state();
+    let readable = all.iter().filter_map(|guard| guard.0.as_ref().ok());
+    readable.filter(|cell| holds(cell)).map(|cell| cell.name().to_owned()).collect()
 }
 
 /// The other cells of the template that are not at the revision that they go to: what changed may let them.
@@ -244,9 +251,7 @@ fn waiting_for(cells: &Store<Guard<Cell>>, touched: &Guard<Cell>) -> Vec<String>
             && cell.name() != touched.name()
             && status.is_some_and(|status| status.current_revision != status.update_revision)
     };
-    let readable = cells.state();
-    let readable = readable.iter().filter_map(|guard| guard.0.as_ref().ok());
-    readable.filter(|cell| outdated(cell)).map(|cell| cell.name().to_owned()).collect()
+    cells_where(cells, outdated)
 }
 
 /// Starts stores that tasks of their own keep filled.

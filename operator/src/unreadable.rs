@@ -115,6 +115,7 @@ fn find(stores: &Stores) -> Vec<Unreadable> {
     add(&mut found, &stores.routers);
     add(&mut found, &stores.policies);
     add(&mut found, &stores.shifts);
+    add(&mut found, &stores.destinations);
     found
 }
 

@@ -52,6 +52,8 @@ fn people_get_no_more_than_their_role_says() {
         ("create", "trafficshifts.bulkhead.dev", [false, true, true]),
         ("patch", "cells.bulkhead.dev", [false, false, true]),
         ("delete", "routingpolicies.bulkhead.dev", [false, false, true]),
+        ("list", "destinations.bulkhead.dev", [true, true, true]),
+        ("create", "destinations.bulkhead.dev", [false, false, true]),
         ("patch", "cells.bulkhead.dev/status", [false, false, false]),
         ("get", "secrets", [false, false, false]),
     ] {

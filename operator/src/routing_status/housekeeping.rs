@@ -52,15 +52,8 @@ mod tests {
             uid: Some(uid.to_owned()),
             ..ObjectMeta::default()
         };
-        World {
-            // None of them can be read.
-            cells: vec![],
-            existing: uid.map(|uid| identity(&meta(uid))).into_iter().collect(),
-            routers: vec![],
-            policies: vec![],
-            shifts: vec![],
-            snapshot: Default::default(),
-        }
+        // None of them can be read.
+        World { existing: uid.map(|uid| identity(&meta(uid))).into_iter().collect(), ..World::default() }
     }
 
     #[test]

@@ -1,32 +1,38 @@
-//! Keeps the status of RoutingPolicies, Routers and TrafficShifts: one loop that looks whenever an object or an answer of
-//! a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own.
+//! Keeps the status of RoutingPolicies, Routers, TrafficShifts and Destinations: one loop that looks whenever an object or an
+//! answer of a router changes. What routers serve is asked in `poll`; what each status says is decided in files of its own.
 
+mod destinations;
 mod drained;
+mod forbidden;
 mod housekeeping;
 mod policies;
 pub(crate) mod poll;
 mod routers;
 mod shifts;
 pub(crate) mod snapshot;
+mod verdicts;
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_crds::{Cell, Router, RoutingPolicy, TrafficShift, names};
-use bulkhead_routing::table::{Inputs, ParentVerdict, ShiftVerdict, build, unknown_routers};
+use bulkhead_crds::{Cell, Condition, Destination, Router, RoutingPolicy, TrafficShift, names};
+use bulkhead_process::clock::Monotonic;
+use bulkhead_protocol::Reason;
 use jiff::Timestamp;
 use kube::core::{ApiResource, ObjectMeta};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::cell::{Context, shift};
-use crate::stores::readable;
+use crate::stores::{Guard, readable};
 use crate::writer::Error;
 use crate::{clock, kinds};
+use forbidden::{Asked, Forbidden};
+use verdicts::{Judged, Verdicts};
 
 /// Changes that come together are looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -34,6 +40,7 @@ const RESYNC: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Everything that the statuses are made from, at one moment.
+#[derive(Default)]
 struct World {
     cells: Vec<Cell>,
     /// Name and UID of every Cell, those that cannot be read among them.
@@ -41,24 +48,33 @@ struct World {
     routers: Vec<Router>,
     policies: Vec<RoutingPolicy>,
     shifts: Vec<TrafficShift>,
+    destinations: Vec<Destination>,
     snapshot: Arc<snapshot::Snapshot>,
 }
 
 /// What was last written of each object, so that a store that lags behind does not make us write it again.
 type Written = HashMap<String, (Option<String>, Value)>;
 
+/// What one look leaves for the next.
+#[derive(Default)]
+struct Memory {
+    judged: Judged,
+    written: Written,
+    forbidden: Forbidden,
+}
+
 /// Looks until the process ends, and tells `pending` whether routers are waited for.
 pub(crate) async fn run(
     context: Arc<Context>,
     mut changed: watch::Receiver<u64>,
     pending: watch::Sender<bool>,
+    monotonic: Monotonic,
 ) {
     context.stores.ready().await;
     let mut snapshots = context.snapshot.clone();
     // What was written last is truer than what a new leader knows before it has asked.
     let _ = snapshots.wait_for(|snapshot| snapshot.asked).await;
-    let mut written = Written::new();
-    let mut judged = Judged::default();
+    let mut memory = Memory::default();
     loop {
         changed.borrow_and_update();
         let world = World {
@@ -67,9 +83,10 @@ pub(crate) async fn run(
             routers: readable(&context.stores.routers),
             policies: readable(&context.stores.policies),
             shifts: readable(&context.stores.shifts),
+            destinations: readable(&context.stores.destinations),
             snapshot: snapshots.borrow_and_update().clone(),
         };
-        let (open, failed) = pass(&context, &world, &mut judged, &mut written).await;
+        let (open, failed) = pass(&context, &world, &mut memory, monotonic.millis()).await;
         pending.send_if_modified(|last| std::mem::replace(last, open) != open);
         tokio::select! {
             _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
@@ -84,142 +101,66 @@ fn identity(meta: &ObjectMeta) -> (String, String) {
 }
 
 /// One look at everything: whether anything is still waited for, and whether anything failed.
-async fn pass(context: &Context, world: &World, judged: &mut Judged, written: &mut Written) -> (bool, bool) {
+async fn pass(context: &Context, world: &World, memory: &mut Memory, now_ms: u64) -> (bool, bool) {
     let at = clock::now();
-    let now = clock::rfc3339(at);
-    judged.renew(world, at);
-    let Verdicts { policies, shifts, drained } = &judged.verdicts;
-    let mut open = world.cells.iter().any(|cell| is_moving(cell, world, at));
+    memory.judged.renew(world, at);
+    let planned = plan(world, &memory.judged.verdicts, at);
+    let is_moving = world.cells.iter().any(|cell| is_moving(cell, world, at));
+    let open = is_moving || planned.iter().any(|planned| planned.waits);
     let mut failed = false;
-    let mut statuses: Vec<(ApiResource, Target<'_>, Value, bool)> = Vec::new();
-    for policy in &world.policies {
-        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
-        let about: Vec<_> = policies.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
-        let status = policies::status(policy, &about, drained, &world.snapshot, &now);
-        let same = policy.status.as_ref() == Some(&status);
-        open |= waits(&status.parents.iter().flat_map(|parent| &parent.conditions).collect::<Vec<_>>());
-        statuses.push((
-            resource("RoutingPolicy", "routingpolicies"),
-            Target::of(policy),
-            to_value(&status),
-            same,
-        ));
-    }
-    for router in &world.routers {
-        let status = routers::status(router, &world.snapshot, &now);
-        let same = router.status.as_ref() == Some(&status);
-        open |= waits(&status.conditions.iter().collect::<Vec<_>>());
-        statuses.push((resource("Router", "routers"), Target::of(router), to_value(&status), same));
-    }
-    for shift in &world.shifts {
-        let verdict = shifts.get(&shift.name_any());
-        let status = shifts::status(shift, verdict, &world.snapshot, at);
-        let same = shift.status.as_ref() == Some(&status);
-        open |= waits(&status.conditions.iter().collect::<Vec<_>>());
-        statuses.push((
-            resource("TrafficShift", "trafficshifts"),
-            Target::of(shift),
-            to_value(&status),
-            same,
-        ));
-    }
-    for (resource, target, value, same) in statuses {
-        if same {
-            continue;
-        }
-        if let Err(error) = write(context, &resource, &target, value, written).await {
+    for planned in planned.into_iter().filter(|planned| !planned.same) {
+        let (kind, name) = (planned.resource.kind.clone(), planned.name);
+        if let Err(error) = write(context, planned, &mut memory.written).await {
             failed = true;
-            tracing::warn!(kind = resource.kind, name = target.name, %error, "a status could not be written; tried again");
+            tracing::warn!(kind, name, %error, "a status could not be written; tried again");
         }
     }
     if let Err(error) = housekeeping::remove_orphans(context, world).await {
         failed = true;
         tracing::warn!(%error, "a shift that nobody needs could not be removed; tried again");
     }
+    for asked in memory.forbidden.look(&world.snapshot, now_ms) {
+        tell_forbidden(context, world, &asked).await;
+    }
     (open, failed)
 }
 
-/// What the tables make of the objects.
-#[derive(Default)]
-struct Verdicts {
-    /// By namespace and name.
-    policies: HashMap<(String, String), Vec<ParentVerdict>>,
-    shifts: HashMap<String, ShiftVerdict>,
-    /// `NAMESPACE/POLICY/RULE` of each rule that nobody is left to serve.
-    drained: HashSet<String>,
-}
-
-/// Verdicts, and what they were made from: judging is the dearest part, and answers of routers change none.
-#[derive(Default)]
-struct Judged {
-    made_from: u64,
-    verdicts: Verdicts,
-}
-
-impl Judged {
-    fn renew(&mut self, world: &World, now: Timestamp) {
-        let made_from = fingerprint(world, now);
-        if self.made_from != made_from {
-            self.made_from = made_from;
-            self.verdicts = judge(world, now);
-        }
+/// The status that every object should have, purely.
+fn plan<'a>(world: &'a World, verdicts: &Verdicts, at: Timestamp) -> Vec<Planned<'a>> {
+    let (snapshot, now) = (&world.snapshot, clock::rfc3339(at));
+    let Verdicts { policies, shifts, destinations, drained } = verdicts;
+    let mut planned = Vec::new();
+    for policy in &world.policies {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
+        let about: Vec<_> = policies.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
+        let status = policies::status(policy, &about, drained, snapshot, &now);
+        let conditions = status.parents.iter().flat_map(|parent| &parent.conditions);
+        planned.push(Planned::new(policy, policy.status.as_ref(), &status, conditions));
     }
-}
-
-/// Changes with every object that a table is built from and with the end of a shift, and with nothing that is only status.
-fn fingerprint(world: &World, now: Timestamp) -> u64 {
-    fn add<K: ResourceExt>(objects: &[K], hasher: &mut DefaultHasher) {
-        for object in objects {
-            let meta = object.meta();
-            (&meta.uid, meta.generation, meta.deletion_timestamp.is_some()).hash(hasher);
-        }
-        objects.len().hash(hasher);
-    }
-    let mut hasher = DefaultHasher::new();
-    add(&world.cells, &mut hasher);
-    add(&world.routers, &mut hasher);
-    add(&world.policies, &mut hasher);
-    add(&world.shifts, &mut hasher);
-    world.shifts.iter().filter(|shift| shifts::has_ended(shift, now)).count().hash(&mut hasher);
-    hasher.finish()
-}
-
-/// What every Router's table makes of policies and shifts: the very code that the routers run.
-fn judge(world: &World, now: Timestamp) -> Verdicts {
-    let mut verdicts = Verdicts::default();
-    let names: Vec<String> = world.routers.iter().map(ResourceExt::name_any).collect();
-    let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    let policies: Vec<&RoutingPolicy> = world.policies.iter().collect();
-    let mut all = unknown_routers(&known, &policies);
     for router in &world.routers {
-        let inputs = Inputs {
-            router,
-            cells: world.cells.iter().collect(),
-            policies: policies.clone(),
-            shifts: world.shifts.iter().collect(),
-            destinations: Vec::new(),
-        };
-        let made = build(&inputs);
-        verdicts.drained.extend(drained::rules(&made.table, now).map(|rule| rule.as_str().to_owned()));
-        all.extend(made.verdicts);
-        for verdict in made.shifts {
-            // A shift of a rule is known to the Routers that have the rule; one of them is enough.
-            let better = verdicts.shifts.get(&verdict.name).is_none_or(|last| !last.accepted.ok);
-            if better {
-                verdicts.shifts.insert(verdict.name.clone(), verdict);
-            }
-        }
+        let status = routers::status(router, snapshot, &now);
+        planned.push(Planned::new(router, router.status.as_ref(), &status, &status.conditions));
     }
-    for verdict in all {
-        let name = (verdict.namespace.clone(), verdict.name.clone());
-        verdicts.policies.entry(name).or_default().push(verdict);
+    for shift in &world.shifts {
+        let status = shifts::status(shift, shifts.get(&shift.name_any()), snapshot, at);
+        planned.push(Planned::new(shift, shift.status.as_ref(), &status, &status.conditions));
     }
-    verdicts
+    for destination in &world.destinations {
+        let verdict = destinations.get(&destination.name_any());
+        let status = destinations::status(destination, verdict, snapshot, &now);
+        planned.push(Planned::new(destination, destination.status.as_ref(), &status, &status.conditions));
+    }
+    planned
 }
 
-/// Whether a condition still waits for routers.
-fn waits(conditions: &[&bulkhead_crds::Condition]) -> bool {
-    conditions.iter().any(|condition| condition.reason == "Pending")
+/// As an Event on the Cell, which is where its owner looks.
+async fn tell_forbidden(context: &Context, world: &World, asked: &Asked) {
+    let Some(cell) = world.cells.iter().find(|cell| cell.name() == asked.cell) else { return };
+    let destination = ObjectRef::<Guard<Destination>>::new(&asked.destination);
+    let exists = context.stores.destinations.get(&destination).is_some();
+    let note = forbidden::note(asked, cell, exists);
+    let reason = Reason::DestinationForbidden.as_str();
+    context.writer.event(true, reason, note, &context.about(cell)).await;
 }
 
 /// A cell that leaves traffic, or comes back to it, is watched closely.
@@ -230,52 +171,57 @@ fn is_moving(cell: &Cell, world: &World, now: Timestamp) -> bool {
     if leaves { !traffic.is_drained() } else { traffic.sending > 0 && !traffic.has_full(weight) }
 }
 
-fn resource(kind: &str, plural: &str) -> ApiResource {
-    kinds::resource(names::GROUP, names::VERSION, kind, plural)
-}
-
-fn to_value(status: &impl Serialize) -> Value {
-    json!(status)
-}
-
-/// The object that a status is written of.
-struct Target<'a> {
+/// An object, and the status that it should have.
+struct Planned<'a> {
+    resource: ApiResource,
     namespace: Option<&'a str>,
     name: &'a str,
     uid: &'a str,
     version: Option<&'a str>,
+    status: Value,
+    /// It has that status.
+    same: bool,
+    /// A condition still waits for routers.
+    waits: bool,
 }
 
-impl<'a> Target<'a> {
-    fn of<K: ResourceExt>(object: &'a K) -> Self {
+impl<'a> Planned<'a> {
+    fn new<'c, K, S>(
+        object: &'a K,
+        last: Option<&S>,
+        next: &S,
+        conditions: impl IntoIterator<Item = &'c Condition>,
+    ) -> Self
+    where
+        K: Resource<DynamicType = ()>,
+        S: Serialize + PartialEq,
+    {
         let meta = object.meta();
         Self {
+            resource: kinds::resource(names::GROUP, names::VERSION, &K::kind(&()), &K::plural(&())),
             namespace: meta.namespace.as_deref(),
             name: meta.name.as_deref().unwrap_or_default(),
             uid: meta.uid.as_deref().unwrap_or_default(),
             version: meta.resource_version.as_deref(),
+            status: json!(next),
+            same: last == Some(next),
+            waits: conditions.into_iter().any(|condition| condition.reason == "Pending"),
         }
     }
 }
 
-async fn write(
-    context: &Context,
-    resource: &ApiResource,
-    target: &Target<'_>,
-    value: Value,
-    written: &mut Written,
-) -> Result<(), Error> {
-    let version = target.version.map(ToOwned::to_owned);
-    if written.get(target.uid).is_some_and(|(at, last)| *at == version && *last == value) {
+async fn write(context: &Context, planned: Planned<'_>, written: &mut Written) -> Result<(), Error> {
+    let Planned { resource, namespace, name, uid, version, status, .. } = planned;
+    let version = version.map(ToOwned::to_owned);
+    if written.get(uid).is_some_and(|(at, last)| *at == version && *last == status) {
         return Ok(());
     }
-    let result = context.writer.status(resource, target.namespace, target.name, &value).await;
-    match result {
+    match context.writer.status(&resource, namespace, name, &status).await {
         // It is gone; its status needs no writing.
         Err(error) if error.code() == Some(404) => Ok(()),
         Err(error) => Err(error),
         Ok(()) => {
-            written.insert(target.uid.to_owned(), (version, value));
+            written.insert(uid.to_owned(), (version, status));
             Ok(())
         }
     }
@@ -302,17 +248,37 @@ mod tests {
             (spec["cell"], spec["reason"], spec["expiresAt"]) = (json!("a"), json!("test"), json!(end));
             TrafficShift::new("s", serde_json::from_value(spec).expect("is one"))
         });
-        let world = World {
-            cells: vec![],
-            existing: HashSet::new(),
-            routers: vec![],
-            policies: vec![],
-            shifts: shift.into_iter().collect(),
-            snapshot: Arc::new(Snapshot { asked: true, routers: vec![pod] }),
-        };
+        let snapshot = Arc::new(Snapshot { asked: true, routers: vec![pod] });
+        let world = World { shifts: shift.into_iter().collect(), snapshot, ..World::default() };
         let cell = Cell::new("a", CellSpec { weight: 100, ..CellSpec::default() });
         let now = "2030-01-01T00:00:00Z".parse().expect("a time");
         assert_eq!(is_moving(&cell, &world, now), expected, "{effective} % under {:?}", world.shifts);
+    }
+
+    #[tokio::test]
+    async fn a_status_is_written_once_and_a_cell_that_asks_for_what_it_may_not_reach_is_told_once() {
+        let (client, requests) = fixture::api_server(|_| None);
+        let context = fixture::context(client);
+        let spec = json!({"http": {}, "endpoints": ["visa:443"], "duplicateCheck": {"type": "None"}});
+        let mut destination = Destination::new("visa", serde_json::from_value(spec).expect("is one"));
+        let mut memory = Memory::default();
+        let written = "PATCH /apis/bulkhead.dev/v1alpha1/destinations/visa/status";
+        for (count, events) in [(3, 0), (4, 1), (4, 1)] {
+            let forbidden = [("a/visa".to_owned(), count), ("gone/visa".to_owned(), count)].into();
+            let pod = fixture::router_pod("r-0", Serving { forbidden, ..Serving::default() });
+            let world = World {
+                cells: vec![fixture::cell()],
+                destinations: vec![destination.clone()],
+                snapshot: Arc::new(Snapshot { asked: true, routers: vec![pod] }),
+                ..World::default()
+            };
+            let (open, failed) = pass(&context, &world, &mut memory, 0).await;
+            assert_eq!((open, failed), (false, false));
+            assert_eq!(requests.events(), vec!["DestinationForbidden"; events]);
+            destination.status =
+                serde_json::from_value(requests.body(written)["status"].clone()).expect("is one");
+        }
+        assert_eq!(requests.writes(), [written]);
     }
 
     #[test]
