@@ -16,7 +16,7 @@ const KEPT: usize = 10;
 
 /// The way in which this code turns a recipe into objects. Whoever changes what it makes of a Cell that did not change,
 /// walls apart, raises it: then a new version of Bulkhead reaches cells one at a time, as a new template does.
-pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 2;
 
 /// All that decides what a cell's objects look like, besides the Cell itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::api::DynamicObject;
 
 use super::desired::{self, Installation, Key, Object};
+use super::destinations::Destinations;
 use super::health::{self, Health};
 use super::observe::Observed;
 use super::shift::{self, Purpose};
@@ -129,6 +130,7 @@ fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timest
         drained: traffic.is_drained(),
         traffic,
         external: !cell.spec.endpoints.is_empty(),
+        destinations: Destinations::of(cell, observed),
         ..Report::default()
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod apply;
 mod bring_up;
 mod deletion;
 pub(crate) mod desired;
+mod destinations;
 mod health;
 mod namespace;
 pub(crate) mod observe;

@@ -1,7 +1,7 @@
 //! Step one of a Cell's reconcile: the reads. May read the cluster and the stores; decides nothing. What must not be old
 //! when it is written is read again there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bulkhead_crds::{Cell, CellTemplate, TrafficShift, names};
@@ -9,6 +9,7 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::ObjectRef;
 use serde_json::Value;
 
 use super::desired::{ApiServer, Key};
@@ -30,6 +31,8 @@ pub(crate) struct Observed {
     /// The Cells of the same template, this one among them, and those that share one while they or this one change theirs.
     pub siblings: Vec<Cell>,
     pub shifts: Vec<TrafficShift>,
+    /// Of the Destinations that the Cell names, those that exist, readable or not.
+    pub destinations: BTreeSet<String>,
     pub snapshot: Arc<Snapshot>,
     /// What the cell's orchestrators say; None before they have addresses.
     pub voices: Option<Voices>,
@@ -73,6 +76,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         revisions: revisions(context, cell),
         siblings: stores::readable(&stores.cells),
         shifts: stores::readable(&stores.shifts),
+        destinations: destinations(context, cell),
         snapshot: context.snapshot.borrow().clone(),
         voices: context.voices.borrow().cells.get(cell.name()).cloned(),
         api_server: api_server(context),
@@ -139,6 +143,11 @@ fn revisions(context: &Context, cell: &Cell) -> Vec<Revision> {
         of_template || stored.metadata.name.as_deref().is_some_and(|name| Some(name) == own)
     };
     context.stores.revisions.state_filter(wanted).iter().filter_map(|stored| Revision::read(stored)).collect()
+}
+
+fn destinations(context: &Context, cell: &Cell) -> BTreeSet<String> {
+    let exists = |name: &&String| context.stores.destinations.get(&ObjectRef::new(name)).is_some();
+    cell.spec.destinations.iter().filter(exists).cloned().collect()
 }
 
 fn api_server(context: &Context) -> Vec<ApiServer> {

@@ -5,6 +5,7 @@ use bulkhead_crds::condition::find;
 use bulkhead_crds::{Cell, CellStatus, ConditionStatus};
 use jiff::Timestamp;
 
+use super::destinations::Destinations;
 use super::health::Health;
 use super::validate::Problem;
 use crate::clock;
@@ -38,6 +39,7 @@ pub(crate) struct Report {
     pub drained: bool,
     /// A cell outside this cluster.
     pub external: bool,
+    pub destinations: Destinations,
     /// Set while the Cell is being deleted: where that stands.
     pub leaving: Option<String>,
 }
@@ -88,7 +90,7 @@ fn statements(report: &Report) -> Vec<Statement> {
         (None, None) => statement("Ready", true, "Ready", ready_message(report)),
     };
     let is_ready = ready.status == ConditionStatus::True;
-    vec![
+    let mut statements = vec![
         ready,
         reconciling(report, is_ready),
         stalled(report),
@@ -98,7 +100,9 @@ fn statements(report: &Report) -> Vec<Statement> {
         orchestrator,
         serving(report),
         drained(report),
-    ]
+    ];
+    statements.extend(report.destinations.resolved());
+    statements
 }
 
 fn ready_message(report: &Report) -> String {
@@ -348,6 +352,13 @@ mod tests {
             &drained,
             &[("Ready", True, "Ready"), ("Drained", True, "Drained"), ("Serving", False, "Drained")],
         );
+    }
+
+    #[test]
+    fn a_destination_that_does_not_exist_leaves_the_cell_ready() {
+        let destinations = Destinations { count: 2, missing: vec!["mastercard".to_owned()] };
+        let missing = Report { destinations, ..running() };
+        check(&missing, &[("Ready", True, "Ready"), ("DestinationsResolved", False, "DestinationNotFound")]);
     }
 
     #[test]

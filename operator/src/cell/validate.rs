@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bulkhead_crds::cell::{Capacity, Quota};
 use bulkhead_crds::{Cell, names};
+use bulkhead_protocol::Reason;
 use k8s_openapi::api::core::v1::Node;
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
@@ -66,6 +67,8 @@ pub(crate) struct ValidCell {
     pub dedicated_nodes: bool,
     pub quota: Quota,
     pub capacity: Option<Capacity>,
+    /// Names of the Destinations that it may reach, in order.
+    pub destinations: Vec<String>,
 }
 
 /// Whose the namespace of that name is.
@@ -137,7 +140,27 @@ pub(crate) fn validate(cell: &Cell, revision: &Revision, kinds: &Kinds) -> Resul
         let whose = if reason == "InvalidValues" { "this Cell" } else { "its template" };
         Problem::new(reason, format!("{refusal} (in {whose}, for revision {})", revision.name))
     })?;
+    allowed_destinations(cell, revision)?;
     Ok(ValidCell { objects, ..without_workload(cell, revision) })
+}
+
+/// Every Destination that a step names must be one of the Cell's. Whether it exists is another matter: the other
+/// transactions of the cell need not wait for it.
+fn allowed_destinations(cell: &Cell, revision: &Revision) -> Result<(), Problem> {
+    let steps = revision.recipe.template.steps.iter().enumerate();
+    let mut forbidden = steps.filter_map(|(index, step)| {
+        let name = step.destination.as_ref()?;
+        (!cell.spec.destinations.contains(name)).then_some((index, name))
+    });
+    let Some((index, name)) = forbidden.next() else { return Ok(()) };
+    Err(Problem::new(
+        Reason::DestinationForbidden.as_str(),
+        format!(
+            "spec.steps[{index}] of its template sends to Destination {name}, which this Cell does not name: add {name} to \
+             spec.destinations of the Cell (for revision {})",
+            revision.name
+        ),
+    ))
 }
 
 /// The Cell without what the template makes of its values: enough for its walls.
@@ -154,6 +177,7 @@ pub(crate) fn without_workload(cell: &Cell, revision: &Revision) -> ValidCell {
         dedicated_nodes: placement.dedicated_nodes,
         quota: spec.quota.clone().unwrap_or_default(),
         capacity: spec.capacity.clone(),
+        destinations: BTreeSet::from_iter(spec.destinations.iter().cloned()).into_iter().collect(),
     }
 }
 
@@ -230,6 +254,7 @@ mod tests {
     use kube::core::PartialObjectMetaExt;
 
     use super::*;
+    use crate::revision::Recipe;
 
     fn cell(recorded: Option<&str>, adopt: Option<&str>) -> Cell {
         let mut cell = Cell::new("a", CellSpec::default());
@@ -281,6 +306,29 @@ mod tests {
                 other => panic!("{adopt:?} led to {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_step_sends_only_to_what_the_cell_names_and_the_cell_is_told_what_to_add() {
+        let template = json!({"objects": [], "services": [{"name": "web", "port": 8080}], "steps": [
+            {"service": "web", "path": "/"}, {"destination": "visa"}, {"destination": "mastercard"}]});
+        let template = serde_json::from_value(template).expect("is one");
+        let revision = Revision::new("t", Recipe { template, ..Recipe::default() }, 1);
+        let check = |destinations: &[&str], expected: Result<&[&str], &str>| {
+            let mut cell = cell(None, None);
+            cell.spec.destinations = destinations.iter().map(|name| (*name).to_owned()).collect();
+            match (validate(&cell, &revision, &Kinds::new(&[])), expected) {
+                (Ok(valid), Ok(names)) => assert_eq!(valid.destinations, names),
+                (Err(problem), Err(words)) => {
+                    assert_eq!(problem.reason, "DestinationForbidden");
+                    assert!(problem.message.contains(words), "{problem}");
+                }
+                (other, _) => panic!("{destinations:?} led to {other:?}"),
+            }
+        };
+        check(&["visa", "mastercard"], Ok(&["mastercard", "visa"]));
+        check(&["visa"], Err("spec.steps[2] of its template sends to Destination mastercard,"));
+        check(&[], Err("add visa to spec.destinations of the Cell"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn service() -> Value {
     })
 }
 
-/// What the cell-runtime reads: the part of the recipe that is about services, and the Cell's capacity.
+/// What the cell-runtime reads: the part of the recipe that is about services, and the Cell's capacity and destinations.
 fn configuration(cell: &ValidCell) -> String {
     let template = &cell.revision.recipe.template;
     let mut configuration = json!({
@@ -96,6 +96,9 @@ fn configuration(cell: &ValidCell) -> String {
     }
     if let Some(capacity) = &cell.capacity {
         configuration["capacity"] = json!(capacity);
+    }
+    if !cell.destinations.is_empty() {
+        configuration["destinations"] = json!(cell.destinations);
     }
     // JSON is YAML, and the same for the same value.
     serde_yaml::to_string(&configuration).unwrap_or_else(|_| configuration.to_string())

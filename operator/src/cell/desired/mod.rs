@@ -249,6 +249,7 @@ mod tests {
             dedicated_nodes: true,
             quota: serde_json::from_value(json!({"cpu": "2", "pods": "9"})).expect("a quota"),
             capacity: serde_json::from_value(json!({"inFlight": 100})).expect("a capacity"),
+            destinations: vec!["mastercard".to_owned(), "visa".to_owned()],
         }
     }
 
@@ -311,6 +312,18 @@ mod tests {
         let web = web.expect("is made");
         assert!(web.value["spec"]["replicas"].is_null());
         assert_eq!(web.autoscaled, Some(json!(2)), "it begins with what the template says");
+    }
+
+    #[test]
+    fn an_edit_of_what_a_cell_may_reach_starts_new_orchestrators_and_nothing_else() {
+        let mut other = cell();
+        other.destinations.pop();
+        let second = objects(&other, &installation(), &Kinds::new(&[]));
+        let made = made();
+        let changed = made.iter().zip(&second).filter(|(first, second)| first != second);
+        let changed: Vec<_> = changed.map(|(first, _)| (first.resource.kind.as_str(), &first.name)).collect();
+        let runtime = names::CELL_RUNTIME.to_owned();
+        assert_eq!(changed, [("ConfigMap", &runtime), ("Deployment", &runtime)]);
     }
 
     #[test]
