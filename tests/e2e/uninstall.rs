@@ -53,7 +53,7 @@ fn uninstall_leaves_the_crds_and_their_upgrade_leaves_the_cells() {
     world.helm(&["uninstall", "bulkhead-crds", "-n", SYSTEM]).expect("uninstalled");
     let crds = world.kubectl(&["get", "crds", "-o", "name"]).expect("listed");
     let ours = crds.lines().filter(|name| name.ends_with(".bulkhead.dev")).count();
-    assert_eq!(ours, 5, "{crds}");
+    assert_eq!(ours, 6, "{crds}");
 
     let older = older_crds();
     world.install_crds(older.path().to_str().expect("plain text")).expect("installed");
@@ -96,8 +96,6 @@ fn an_uninstall_by_force_leaves_the_cells_running_and_the_next_installation_take
 
     let values = [
         "uninstall.force=true",
-        "router.tableVolume.enabled=true",
-        "router.tableVolume.size=16Mi",
         "extraKinds[0].group=apps",
         "extraKinds[0].version=v1",
         "extraKinds[0].kind=DaemonSet",
