@@ -143,10 +143,13 @@ fn one_bad_object_of_each_kind_says_why_and_harms_no_other() {
     let template = Bad::new(world, "CellTemplate", "bad-template", &template);
     let shift = "{cell: payments-x, weight: 0, reason: a test, expiresAt: \"2099-01-01T00:00:00Z\"}";
     let shift = Bad::new(world, "TrafficShift", "bad-shift", shift);
+    let destination = "{connect: {}, endpoints: [\"192.0.2.1:443\"], timeout: 0s}";
+    let destination = Bad::new(world, "Destination", "bad-destination", destination);
     let router = Bad::new(world, "Router", "bad-router", "{listeners: [{name: http, port: 8081}]}");
     cell.says("replicas");
     template.says("hostNetwork");
     shift.says("payments-x");
+    destination.says("timeout");
     router.says("NoRouter");
     world.all_serving(&["payments-a", "payments-b", "payments-c"]).expect("cells serve on");
     // Drift of a good one is still corrected: the operator is not held up by the bad ones.

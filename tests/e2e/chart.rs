@@ -54,6 +54,52 @@ fn routers_reach_cells_outside_the_cluster_only_where_values_say_so() {
 }
 
 #[test]
+fn each_router_keeps_its_ledger_on_a_volume_that_outlives_it() {
+    let (world, _turn) = World::enter();
+    let routers = |values: &[&str]| {
+        let objects = render(world, values).expect("renders");
+        find(&objects, "StatefulSet", "bulkhead-router")["spec"].clone()
+    };
+    let plain = routers(&[]);
+    let container = &plain["template"]["spec"]["containers"][0];
+    let mount = &container["volumeMounts"][0];
+    let claim = &plain["volumeClaimTemplates"][0];
+    assert_eq!(mount["name"], claim["metadata"]["name"]);
+    let folder = format!("--ledger-dir={}/ledger", mount["mountPath"].as_str().expect("a path"));
+    assert!(container["args"].to_string().contains(&folder), "{container}");
+    assert_eq!(claim["spec"]["storageClassName"], Value::Null, "the cluster's default");
+    let kept = &plain["persistentVolumeClaimRetentionPolicy"];
+    assert_eq!((&kept["whenDeleted"], &kept["whenScaled"]), (&"Retain".into(), &"Retain".into()));
+
+    let class = routers(&["router.ledger.persistence.storageClassName=fast"]);
+    assert_eq!(class["volumeClaimTemplates"][0]["spec"]["storageClassName"], "fast");
+    let without = routers(&["router.ledger.persistence.enabled=false"]);
+    assert_eq!(without["volumeClaimTemplates"], Value::Null);
+    assert_eq!(without["template"]["spec"]["volumes"][0]["emptyDir"], serde_json::json!({}));
+}
+
+#[test]
+fn secrets_for_destinations_are_where_routers_look_and_a_missing_one_keeps_none_from_starting() {
+    let (world, _turn) = World::enter();
+    let values = ["router.tlsSecrets={visa-ca,visa.client}", "router.clusterNetworks={10.0.0.0/8,fd00::/8}"];
+    let objects = render(world, &values).expect("renders");
+    let pod = &find(&objects, "StatefulSet", "bulkhead-router")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    for argument in ["--tls-dir=/etc/bulkhead/tls", "--cluster-networks=10.0.0.0/8,fd00::/8"] {
+        assert!(container["args"].to_string().contains(argument), "{container}");
+    }
+    for (number, secret) in ["visa-ca", "visa.client"].into_iter().enumerate() {
+        let (volume, mount) = (&pod["volumes"][number], &container["volumeMounts"][number + 1]);
+        assert_eq!(
+            (&volume["secret"]["secretName"], &volume["secret"]["optional"]),
+            (&secret.into(), &true.into())
+        );
+        assert_eq!(mount["name"], volume["name"]);
+        assert_eq!(mount["mountPath"], format!("/etc/bulkhead/tls/{secret}"));
+    }
+}
+
+#[test]
 fn values_that_are_off_by_default_make_what_they_say() {
     let (world, _turn) = World::enter();
     let plain = render(world, &[]).expect("renders");
@@ -125,6 +171,8 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("router.replica=3", "replica"),
         ("operator.unenforced=maybe", "unenforced"),
         ("router.drainTimeout=soon", "drainTimeout"),
+        ("router.ledger.window=long", "window"),
+        ("router.clusterNetworks={all}", "clusterNetworks"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("extraKinds[0].kind=DaemonSet", "extraKinds"),
     ] {

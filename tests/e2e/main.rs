@@ -17,6 +17,7 @@ mod shares;
 #[cfg(feature = "soak")]
 mod soak;
 mod steady;
+mod transactions;
 mod uninstall;
 mod volumes;
 mod walls;

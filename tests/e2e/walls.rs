@@ -72,13 +72,13 @@ impl Drop for DatagramService<'_> {
 }
 
 /// Somewhere, and how to try it.
-struct Target {
+pub(crate) struct Target {
     what: String,
     at: SocketAddr,
     tries: fn(&Network, SocketAddr) -> Result<()>,
 }
 
-fn tcp(what: impl Into<String>, at: SocketAddr) -> Target {
+pub(crate) fn tcp(what: impl Into<String>, at: SocketAddr) -> Target {
     Target { what: format!("{} over TCP at {at}", what.into()), at, tries: Network::tcp }
 }
 
@@ -88,7 +88,7 @@ fn udp(what: impl Into<String>, at: SocketAddr) -> Target {
 
 /// Shows that `control` reaches every target, and then that none of the `walled` does.
 #[track_caller]
-fn walled(targets: &[Target], control: &Pod, walled: &[&Pod]) {
+pub(crate) fn walled(targets: &[Target], control: &Pod, walled: &[&Pod]) {
     let from = |pod: &Pod| Network::of_pod(pod).expect("it runs");
     for Target { what, at, tries } in targets {
         let open = tries(&from(control), *at);

@@ -25,11 +25,25 @@ pub struct Request {
     method: &'static str,
     path: String,
     headers: Vec<(String, String)>,
+    body: String,
 }
 
 impl Request {
     pub fn get(path: &str) -> Self {
-        Self { method: "GET", path: path.to_owned(), headers: Vec::new() }
+        Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: String::new() }
+    }
+
+    pub fn post(path: &str, json: impl Into<String>) -> Self {
+        Self { method: "POST", body: json.into(), ..Self::get(path) }
+            .header("content-type", "application/json")
+    }
+
+    pub fn put(path: &str, json: impl Into<String>) -> Self {
+        Self { method: "PUT", ..Self::post(path, json) }
+    }
+
+    pub fn delete(path: &str) -> Self {
+        Self { method: "DELETE", ..Self::get(path) }
     }
 
     #[must_use]
@@ -79,7 +93,10 @@ pub fn send(to: SocketAddr, request: &Request) -> Result<Answer> {
     for (name, value) in &request.headers {
         head += &format!("{name}: {value}\r\n");
     }
-    stream.write_all((head + "\r\n").as_bytes())?;
+    if !request.body.is_empty() {
+        head += &format!("content-length: {}\r\n", request.body.len());
+    }
+    stream.write_all((head + "\r\n" + &request.body).as_bytes())?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).with_context(|| format!("{to} gave no whole answer"))?;
     parse(&String::from_utf8_lossy(&bytes))
@@ -174,7 +191,11 @@ impl Load {
         Self::sending(rate, vec![service], Some(Network::of_node(world, 1)))
     }
 
-    #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
+    /// Starts that plan from this machine.
+    pub fn of(plan: Plan) -> Self {
+        Self::run(plan, None)
+    }
+
     fn sending(rate: u32, targets: Vec<SocketAddr>, from: Option<Network>) -> Self {
         let plan = Plan {
             targets,
@@ -184,6 +205,11 @@ impl Load {
             duration: None,
             ..Plan::default()
         };
+        Self::run(plan, from)
+    }
+
+    #[expect(clippy::expect_used, reason = "called by tests only, which have no other way to fail")]
+    fn run(plan: Plan, from: Option<Network>) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
         let stop = Shutdown::new();
         let (remember, until) = (Arc::clone(&seen), stop.clone());
