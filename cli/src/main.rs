@@ -28,7 +28,7 @@ enum Command {
     /// A router, as in the image; with `--source DIR` it needs no Kubernetes.
     Router {
         #[command(flatten)]
-        config: bulkhead_router::Config,
+        config: Box<bulkhead_router::Config>,
         #[command(flatten)]
         logs: LogArgs,
     },
@@ -60,7 +60,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Router { config, logs } => {
             let guard = logs::init(&logs);
             guard.register(&config.registry)?;
-            bulkhead_router::run(config, Shutdown::on_signals()?).await.map(|()| ExitCode::SUCCESS)
+            bulkhead_router::run(*config, Shutdown::on_signals()?).await.map(|()| ExitCode::SUCCESS)
         }
     }
 }

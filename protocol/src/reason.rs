@@ -60,10 +60,14 @@ reasons! {
     Timeout = 504, "No answer in time";
     /// The cell was disabled and gives back what it had in flight.
     CellDisabled = 503, "The cell is disabled";
+    /// The pod went away while it had the request, which may have been processed.
+    PodGone = 502, "The cell's pod is gone";
     /// The transaction may have had an effect at a destination, and what came of it cannot be told here. Ask for it by its id; sending it again is not safe.
     OutcomeUnknown = 500, "The outcome is unknown";
     /// A transaction of this id has had its effect; it is not run again.
     Decided = 409, "The transaction was decided before";
+    /// A transaction of this id may have had its effect, and nobody knows; it is not run again, and a person decides.
+    DecidedUnknown = 409, "The outcome of the transaction is unknown";
     /// A transaction of this id is under way.
     InFlight = 409, "The transaction is under way";
     /// A transaction of this id is known with another request.

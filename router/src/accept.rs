@@ -63,6 +63,8 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
         ended: Notify::new(),
         accepting: Cell::new(0),
     });
+    let orphans = Rc::clone(&doors.worker);
+    tokio::task::spawn_local(async move { orphans.orphans().raise().await });
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -205,6 +207,7 @@ impl Doors {
         while !self.connections.borrow().is_empty() {
             self.ended.notified().await;
         }
+        self.worker.orphans().grown().await;
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
-use bulkhead_process::{Monotonic, clock};
+use bulkhead_process::clock;
 use bulkhead_protocol::serving::{self, CellServing};
 use bulkhead_protocol::{Reason, Serving, TransactionId};
 use bulkhead_routing::explain::{self, Explanation};
@@ -18,17 +17,15 @@ use bulkhead_routing::{CellStates, RequestParts, decide};
 use serde_json::{Value, json};
 
 use crate::egress::DestinationLive;
-use crate::listener::Listeners;
 use crate::snapshot::{Moment, Snapshot};
+use crate::worker::Shared;
 
 /// What the routes read.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) router: String,
     pub(crate) pod: String,
-    pub(crate) current: Arc<ArcSwap<Snapshot>>,
-    pub(crate) listeners: Arc<Listeners>,
-    pub(crate) clock: Monotonic,
+    pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) fn routes(source: Source) -> Router {
@@ -47,9 +44,9 @@ async fn explain(
     body: Bytes,
 ) -> Result<Json<Explanation>, (StatusCode, String)> {
     let asked = Asked::read(asked, &body).map_err(|wrong| (StatusCode::BAD_REQUEST, wrong + "\n"))?;
-    let snapshot = source.current.load_full();
+    let snapshot = source.shared.current.load_full();
     let now_unix_ms = clock::now_unix_millis();
-    let moment = snapshot.at(source.clock.millis(), now_unix_ms);
+    let moment = snapshot.at(source.shared.clock.millis(), now_unix_ms);
     let transaction =
         asked.transaction.unwrap_or_else(|| TransactionId::new_v7(now_unix_ms, crate::random::bytes()));
     Ok(Json(explain::explain(&snapshot.table, &asked.listener, &asked.request, &transaction, &moment)))
@@ -104,8 +101,8 @@ impl Asked {
 
 impl Source {
     pub(crate) fn serving(&self) -> Serving {
-        let snapshot = self.current.load_full();
-        let moment = snapshot.at(self.clock.millis(), clock::now_unix_millis());
+        let snapshot = self.shared.current.load_full();
+        let moment = snapshot.at(self.shared.clock.millis(), clock::now_unix_millis());
         let table = &snapshot.table;
         let ramps = lowest_ramps(&snapshot, moment);
         let name = |index: CellIndex| table.cell(index).name.as_ref().to_owned();
@@ -132,17 +129,17 @@ impl Source {
             pod: self.pod.clone(),
             table: snapshot.version,
             from_disk: snapshot.about.from_disk,
-            closed: self.listeners.closed(),
+            closed: self.shared.listeners.closed(),
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
-            forbidden: std::collections::BTreeMap::new(),
+            forbidden: self.shared.forbidden.counts(),
             shares: shares.collect(),
         }
     }
 
     /// The table for people: listeners, rules, and what was left out and why.
     fn table(&self) -> Value {
-        let snapshot = self.current.load_full();
+        let snapshot = self.shared.current.load_full();
         let refused = snapshot.about.verdicts.iter().filter(|verdict| !verdict.accepted.ok).map(|verdict| {
             json!({
                 "policy": format!("{}/{}", verdict.namespace, verdict.name),

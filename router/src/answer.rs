@@ -1,6 +1,8 @@
 //! The end of a request's life: a cell's answer on its way to the client, or a problem document that says why there is
 //! none.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,51 +12,88 @@ use bulkhead_routing::table::{Rule, RuleId};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use crate::attempt::Lease;
-use crate::edge::{Upgrade, UpstreamHead};
+use crate::edge::Upgrade;
 use crate::headers::{self, Explained};
-use crate::listener::{Permit, Settings};
-use crate::message::{Answer, AnswerBody};
+use crate::held::{Ready, ReadyBody};
+use crate::listener::Settings;
+use crate::message::{Answer, AnswerBody, Held, Holds};
 use crate::metrics::PathMetrics;
-use crate::worker::{LocalCell, RuleUse, Worker};
+use crate::worker::{LocalCell, Worker};
 
-/// What is known of a request while it lives.
+/// What is known of a request while it lives. Its client's side and its transaction's share it.
 pub(crate) struct Life {
-    pub(crate) id: TransactionId,
-    pub(crate) id_value: HeaderValue,
-    pub(crate) attempts: u32,
+    id: Cell<TransactionId>,
+    id_value: RefCell<HeaderValue>,
+    attempts: Cell<u32>,
     began: Duration,
-    rule: Option<RuleId>,
-    cell: Option<Arc<str>>,
+    deadline: Cell<Duration>,
+    rule: RefCell<Option<RuleId>>,
+    cell: RefCell<Option<Arc<str>>>,
 }
 
 impl Life {
-    pub(crate) fn begin(worker: &Worker) -> Self {
+    pub(crate) fn begin(worker: &Worker) -> Rc<Self> {
         let id = worker.new_transaction();
-        let id_value = headers::transaction(&id);
-        Self { id, id_value, attempts: 0, began: worker.clock().elapsed(), rule: None, cell: None }
+        Rc::new(Self {
+            id: Cell::new(id),
+            id_value: RefCell::new(headers::transaction(&id)),
+            attempts: Cell::new(0),
+            began: worker.clock().elapsed(),
+            deadline: Cell::new(Duration::MAX),
+            rule: RefCell::default(),
+            cell: RefCell::default(),
+        })
     }
 
-    /// Time until the deadline, which runs from the request's arrival.
+    /// The id is one of the client's own key.
+    pub(crate) fn name(&self, id: TransactionId) {
+        self.id.set(id);
+        self.id_value.replace(headers::transaction(&id));
+    }
+
+    pub(crate) fn id(&self) -> TransactionId {
+        self.id.get()
+    }
+
+    pub(crate) fn id_value(&self) -> HeaderValue {
+        self.id_value.borrow().clone()
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts.get()
+    }
+
+    pub(crate) fn set_attempts(&self, attempts: u32) {
+        self.attempts.set(attempts);
+    }
+
+    /// Time until that deadline, which runs from the request's arrival.
     pub(crate) fn left(&self, worker: &Worker, deadline: Duration) -> Duration {
         self.began.saturating_add(deadline).saturating_sub(worker.clock().elapsed())
     }
 
-    pub(crate) fn chose(&mut self, rule: &Rule, cell: &LocalCell) {
-        if self.rule.as_ref() != Some(&rule.id) {
-            self.rule = Some(rule.id.clone());
+    /// Time until its client gets an answer, whatever comes: the deadline of the rule chosen last.
+    pub(crate) fn time_left(&self, worker: &Worker) -> Duration {
+        self.left(worker, self.deadline.get())
+    }
+
+    pub(crate) fn chose(&self, rule: &Rule, cell: &LocalCell) {
+        self.deadline.set(rule.restart.deadline);
+        if self.rule.borrow().as_ref() != Some(&rule.id) {
+            self.rule.replace(Some(rule.id.clone()));
         }
-        self.cell = Some(Arc::clone(&cell.live.name));
+        self.cell.replace(Some(Arc::clone(&cell.live.name)));
     }
 
     /// Fields that every answer carries.
     fn mark(&self, headers: &mut HeaderMap, settings: &Settings, worker: &Worker) {
+        let (cell, rule) = (self.cell.borrow(), self.rule.borrow());
         let explained = Explained {
-            cell: self.cell.as_deref(),
-            rule: self.rule.as_ref().map(RuleId::as_str),
-            attempts: self.attempts,
+            cell: cell.as_deref(),
+            rule: rule.as_ref().map(RuleId::as_str),
+            attempts: self.attempts.get(),
         };
-        headers::of_answer(headers, &self.id_value, settings.explain.then_some(&explained));
+        headers::of_answer(headers, &self.id_value.borrow(), settings.explain.then_some(&explained));
         if worker.is_draining() {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -66,31 +105,55 @@ pub(crate) fn answered(
     worker: &Worker,
     settings: &Settings,
     life: &Life,
-    answer: UpstreamHead,
-    mut lease: Lease,
-    holds: (Permit, Option<RuleUse>),
+    ready: Ready,
+    holds: Holds,
     upgrade: Option<Upgrade>,
 ) -> Answer {
+    let Ready { status, mut headers, body, counts } = ready;
     let micros = worker.clock().elapsed().saturating_sub(life.began).as_micros();
-    lease.counts.answered(answer.status.as_u16(), u64::try_from(micros).unwrap_or(u64::MAX));
-    lease.hold(holds, worker.metrics());
-    let UpstreamHead { status, mut headers, mut body, upgrade: agreed } = answer;
-    headers::clean_answer(&mut headers, agreed.is_some());
-    if let (Some(client), Some(cell)) = (upgrade, agreed) {
-        life.mark(&mut headers, settings, worker);
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        client.join(cell, lease);
-        return Answer { status, headers, body: AnswerBody::Whole(Bytes::new()) };
-    }
+    counts.answered(status.as_u16(), u64::try_from(micros).unwrap_or(u64::MAX));
+    let leaves_http = matches!(body, ReadyBody::Upgrade(..));
+    headers::clean_answer(&mut headers, leaves_http);
     life.mark(&mut headers, settings, worker);
-    body.attach(lease);
-    Answer { status, headers, body: AnswerBody::Stream(body) }
+    let body = match body {
+        ReadyBody::Whole { data, mut trailers } => {
+            trailers.iter_mut().for_each(headers::clean_trailers);
+            AnswerBody::Whole { data, trailers, _holds: Some(holds) }
+        }
+        ReadyBody::Stream { begun, mut rest } => {
+            rest.hold(holds, worker.metrics());
+            AnswerBody::Stream { begun, rest }
+        }
+        ReadyBody::Upgrade(cell, mut lease) => {
+            lease.hold(holds, worker.metrics());
+            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+            if let Some(client) = upgrade {
+                client.join(cell, lease);
+            }
+            AnswerBody::of(Bytes::new())
+        }
+    };
+    Answer { status, headers, body }
+}
+
+/// The answer of the transaction that this request joined.
+pub(crate) fn joined(worker: &Worker, settings: &Settings, life: &Life, held: &Held) -> Answer {
+    let mut headers = held.headers.clone();
+    headers::clean_answer(&mut headers, false);
+    life.mark(&mut headers, settings, worker);
+    let mut trailers = held.trailers.clone();
+    trailers.iter_mut().for_each(headers::clean_trailers);
+    Answer {
+        status: held.status,
+        headers,
+        body: AnswerBody::Whole { data: held.data.clone(), trailers, _holds: None },
+    }
 }
 
 /// A problem document.
 pub(crate) fn refused(worker: &Worker, settings: &Settings, life: &Life, refusal: &Refusal) -> Answer {
-    worker.metrics().refused(life.cell.as_deref().unwrap_or_default(), refusal.reason);
-    let mut answer = problem(refusal.reason, &refusal.detail, Some(&life.id));
+    worker.metrics().refused(life.cell.borrow().as_deref().unwrap_or_default(), refusal.reason);
+    let mut answer = problem(refusal.reason, &refusal.detail, Some(&life.id()));
     life.mark(&mut answer.headers, settings, worker);
     if closes(refusal.reason) {
         answer.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -127,6 +190,6 @@ pub(crate) fn problem(reason: Reason, detail: &str, transaction: Option<&Transac
     Answer {
         status: StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
         headers,
-        body: AnswerBody::Whole(Bytes::from(body)),
+        body: AnswerBody::of(Bytes::from(body)),
     }
 }

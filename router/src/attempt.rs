@@ -9,14 +9,16 @@ use std::time::Duration;
 use bulkhead_process::Monotonic;
 use bulkhead_protocol::{Reason, fields};
 use http::{HeaderMap, Method, StatusCode, Uri, header};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::edge::{AttemptError, Connection, Outgoing, UpstreamHead};
-use crate::listener::Permit;
+use crate::late;
+use crate::listener::Room;
 use crate::live::CellLive;
+use crate::message::Holds;
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::pool::Pool;
-use crate::worker::{LocalCell, LocalTable, RuleUse, Worker};
+use crate::worker::{LocalCell, LocalTable, Worker};
 use bulkhead_routing::transaction::Failure;
 
 /// How long a connection to a pod may take: it is in the same cluster, and another pod may answer sooner.
@@ -32,29 +34,43 @@ pub(crate) struct Lease {
     connection: Option<Connection>,
     clock: Monotonic,
     pub(crate) counts: Rc<CellMetrics>,
-    /// What lasts as long as the answer: the listener's count and the rule's.
-    holds: Option<(Permit, Option<RuleUse>)>,
+    /// The memory of what is on its way to the pod, and what else lasts as long as the answer.
+    _room: Rc<Room>,
+    holds: Option<Holds>,
     /// Told when the answer breaks off.
     broken: Option<PathMetrics>,
 }
 
 impl Lease {
     /// From here on the answer is the client's: what the request holds is held until it ends.
-    pub(crate) fn hold(&mut self, holds: (Permit, Option<RuleUse>), metrics: &PathMetrics) {
+    pub(crate) fn hold(&mut self, holds: Holds, metrics: &PathMetrics) {
         self.holds = Some(holds);
         self.broken = Some(metrics.clone());
     }
 
     /// The answer ended; a connection whose answer was read whole can be used again.
     pub(crate) fn finish(mut self, whole: bool) {
-        match self.connection.take() {
-            Some(connection) if whole => self.pool.give_back(connection, self.clock.millis()),
-            _ => {
-                if let Some(metrics) = &self.broken {
-                    metrics.broken_answer(&self.cell.name);
-                }
-            }
+        if whole {
+            self.release();
+        } else if let Some(metrics) = &self.broken {
+            metrics.broken_answer(&self.cell.name);
         }
+    }
+
+    /// The answer was read whole, and the cell is not done with the transaction: the connection can be used again, and
+    /// the transaction still counts in the cell.
+    pub(crate) fn release(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.pool.give_back(connection, self.clock.millis());
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn cell(&self) -> &Arc<CellLive> {
+        &self.cell
     }
 }
 
@@ -80,10 +96,12 @@ pub(crate) struct Failed {
     pub(crate) body: Option<Outgoing>,
 }
 
-/// The least busy of two pods picked at random among those that speak and say ready. `tried` are left out.
-pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>]) -> Option<Rc<Pool>> {
+/// The least busy of two pods picked at random among those that speak and say ready, and can read that context if one is
+/// given. `tried` are left out.
+pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>], context: Option<&str>) -> Option<Rc<Pool>> {
     let untried = |pool: &&Rc<Pool>| !tried.iter().any(|other| Rc::ptr_eq(pool, other));
-    let usable = cell.pods.iter().filter(|pool| pool.pod.is_usable()).filter(untried);
+    let reads = |pool: &&Rc<Pool>| context.is_none_or(|version| pool.pod.reads(version));
+    let usable = cell.pods.iter().filter(|pool| pool.pod.is_usable()).filter(untried).filter(reads);
     let candidates: Vec<&Rc<Pool>> = usable.collect();
     if candidates.is_empty() {
         return None;
@@ -93,17 +111,34 @@ pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>]) -> Option<Rc<Pool>> {
     Some(Rc::clone(if other.in_flight() < one.in_flight() { other } else { one }))
 }
 
-/// Makes the attempt in a cell that was chosen from that table. The cell has counted it already; the lease takes that
-/// over.
+/// What a pod said.
+pub(crate) enum Said {
+    /// Something for the client.
+    Answer(UpstreamHead, Lease),
+    /// Something for a destination.
+    Egress(UpstreamHead, Lease),
+}
+
+/// Under which conditions an attempt is made.
+pub(crate) struct Terms<'a> {
+    /// The table that the cell was chosen from, where nothing may be sent once another is in force.
+    pub(crate) chosen_from: Option<&'a LocalTable>,
+    /// How long it may take.
+    pub(crate) limit: Duration,
+    /// Whether it may be given up when its cell is asked to give it back. Asked then.
+    pub(crate) may_leave: &'a dyn Fn() -> bool,
+    pub(crate) room: &'a Rc<Room>,
+}
+
+/// Makes the attempt. The cell has counted it already; the lease takes that over.
 pub(crate) async fn attempt(
-    worker: &Worker,
-    table: &LocalTable,
+    worker: &Rc<Worker>,
     cell: &LocalCell,
     pool: &Rc<Pool>,
     message: Message,
     body: Outgoing,
-    limit: Duration,
-) -> Result<(UpstreamHead, Lease), Failed> {
+    terms: Terms<'_>,
+) -> Result<Said, Failed> {
     let clock = worker.clock();
     pool.begin();
     let mut lease = Lease {
@@ -112,10 +147,11 @@ pub(crate) async fn attempt(
         connection: None,
         clock,
         counts: Rc::clone(&cell.counts),
+        _room: Rc::clone(terms.room),
         holds: None,
         broken: None,
     };
-    let until = clock.elapsed() + limit;
+    let until = clock.elapsed() + terms.limit;
     let mut body = body;
     loop {
         let (mut connection, fresh) = match pool.take().await {
@@ -126,37 +162,47 @@ pub(crate) async fn attempt(
             },
         };
         // The cell may have lost its share while the connection was made.
-        if !worker.is_newest(table) {
+        if terms.chosen_from.is_some_and(|table| !worker.is_newest(table)) {
             pool.give_back(connection, clock.millis());
             return Err(Failed { failure: None, body: Some(body) });
         }
         let left = until.saturating_sub(clock.elapsed());
-        let sent = connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
-        match timeout(left, sent).await {
-            Ok(Ok(head)) => {
-                // Nobody asked for it, so that there is no telling what the pod takes the connection for.
-                if head.upgrade.is_some() && !message.headers.contains_key(header::UPGRADE) {
-                    let failure = Some(Failure::Unknown(Reason::UpstreamProtocol));
-                    return Err(Failed { failure, body: None });
-                }
-                lease.connection = Some(connection);
-                return judge(head, lease);
+        let mut sent =
+            connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
+        lease.connection = Some(connection);
+        let given_up = tokio::select! {
+            biased;
+            heard = &mut sent => Ok(heard),
+            reason = asked_back(pool, terms.may_leave) => Err(reason),
+            () = sleep(left) => Err(Reason::Timeout),
+        };
+        let heard = match given_up {
+            Ok(heard) => heard,
+            Err(reason) => {
+                // What its pod may still say is waited for elsewhere, and refused.
+                late::refuse(worker, sent, lease);
+                return Err(Failed { failure: Some(Failure::Unknown(reason)), body: None });
             }
+        };
+        match heard {
+            // Nobody asked for it, so that there is no telling what the pod takes the connection for.
+            Ok(head) if head.upgrade.is_some() && !message.headers.contains_key(header::UPGRADE) => {
+                let failure = Some(Failure::Unknown(Reason::UpstreamProtocol));
+                return Err(Failed { failure, body: None });
+            }
+            Ok(head) => return judge(head, lease),
             // The pod closed a kept connection before anything was written: another connection, the same attempt.
-            Ok(Err(AttemptError::Stale { body: unsent })) if !fresh => body = unsent,
-            Ok(Err(AttemptError::Stale { body })) => {
+            Err(AttemptError::Stale { body: unsent }) if !fresh => body = unsent,
+            Err(AttemptError::Stale { body }) => {
                 return Err(Failed {
                     failure: Some(Failure::NotProcessed(Reason::ConnectFailed)),
                     body: Some(body),
                 });
             }
-            Ok(Err(error @ AttemptError::Reset(_))) => {
-                return Err(unknown(cell, Reason::UpstreamReset, &error));
-            }
-            Ok(Err(error @ AttemptError::Protocol(_))) => {
+            Err(error @ AttemptError::Reset(_)) => return Err(unknown(cell, Reason::UpstreamReset, &error)),
+            Err(error @ AttemptError::Protocol(_)) => {
                 return Err(unknown(cell, Reason::UpstreamProtocol, &error));
             }
-            Err(_) => return Err(Failed { failure: Some(Failure::Unknown(Reason::Timeout)), body: None }),
         }
     }
 }
@@ -164,6 +210,12 @@ pub(crate) async fn attempt(
 fn unknown(cell: &LocalCell, reason: Reason, error: &AttemptError) -> Failed {
     tracing::debug!(cell = &*cell.live.name, %error, "an attempt failed");
     Failed { failure: Some(Failure::Unknown(reason)), body: None }
+}
+
+/// Comes back when the attempt is asked back and may be given up.
+async fn asked_back(pool: &Pool, may_leave: &dyn Fn() -> bool) -> Reason {
+    let reason = pool.recalled().await;
+    if may_leave() { reason } else { std::future::pending().await }
 }
 
 async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Connection, Failure> {
@@ -179,20 +231,55 @@ async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Co
 }
 
 /// An answer may say that there is none: the orchestrator gives the transaction back, or is another cell's.
-fn judge(mut head: UpstreamHead, lease: Lease) -> Result<(UpstreamHead, Lease), Failed> {
-    let reason = head.headers.get(fields::REASON);
-    let is_reason = |other: Reason| reason.is_some_and(|reason| reason == other.as_str());
-    let failure = if head.headers.get(fields::OUTCOME).is_some_and(|word| word == fields::OUTCOME_RESTART) {
-        Failure::given_back(head.status, reason)
-    } else if head.status == StatusCode::MISDIRECTED_REQUEST && is_reason(Reason::WrongCell) {
-        Failure::NotProcessed(Reason::WrongCell)
-    } else {
-        return Ok((head, lease));
+fn judge(head: UpstreamHead, lease: Lease) -> Result<Said, Failed> {
+    let failure = match Kind::of(&head) {
+        Kind::Answer => return Ok(Said::Answer(head, lease)),
+        Kind::Egress => return Ok(Said::Egress(head, lease)),
+        Kind::Restart => Failure::given_back(head.status, head.headers.get(fields::REASON)),
+        Kind::WrongCell => Failure::NotProcessed(Reason::WrongCell),
     };
+    discard(head, lease);
+    Err(Failed { failure: Some(failure), body: None })
+}
+
+/// What an answer of a cell is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Answer,
+    Egress,
+    Restart,
+    WrongCell,
+}
+
+impl Kind {
+    pub(crate) fn of(head: &UpstreamHead) -> Self {
+        let outcome = head.headers.get(fields::OUTCOME);
+        let is_outcome = |word: &str| outcome.is_some_and(|outcome| outcome == word);
+        let misdirected = head.status == StatusCode::MISDIRECTED_REQUEST
+            && head.headers.get(fields::REASON).is_some_and(|reason| reason == Reason::WrongCell.as_str());
+        match () {
+            () if is_outcome(fields::OUTCOME_RESTART) => Self::Restart,
+            () if is_outcome(fields::OUTCOME_EGRESS) => Self::Egress,
+            () if misdirected => Self::WrongCell,
+            () => Self::Answer,
+        }
+    }
+
+    /// As a label of metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Answer => "answer",
+            Self::Egress => "egress",
+            Self::Restart | Self::WrongCell => "restart",
+        }
+    }
+}
+
+/// Reads what nobody wants, so that its connection can be used again.
+pub(crate) fn discard(mut head: UpstreamHead, lease: Lease) {
     head.body.attach(lease);
     let body = head.body;
     tokio::task::spawn_local(timeout(DISCARD, body.discard(DISCARD_BYTES)));
-    Err(Failed { failure: Some(failure), body: None })
 }
 
 #[cfg(test)]
@@ -200,12 +287,15 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use arc_swap::ArcSwap;
+    use bulkhead_crds::router::Limits;
+    use bulkhead_ledger::{Ledger, Options, SystemClock};
     use bytes::Bytes;
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::listener::Settings;
     use crate::live::Registry;
     use crate::objects::Pod;
     use crate::snapshot::Snapshot;
@@ -221,8 +311,13 @@ mod tests {
             clock: Monotonic::start(),
             refused: mpsc::channel(1).0,
             draining: AtomicBool::new(false),
+            under_way: Arc::default(),
+            forbidden: crate::forbidden::Forbidden::default(),
+            #[cfg(feature = "failpoints")]
+            before_send: crate::config::BeforeSend::default(),
+            ledger: Ledger::volatile(&Options::new(""), SystemClock::start()).expect("is made"),
         });
-        let worker = Worker::new(Arc::clone(&shared));
+        let worker = Rc::new(Worker::new(Arc::clone(&shared)));
         let socket = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
         let at = socket.local_addr().expect("is bound");
         let pod = Registry::default().pod(Pod { traffic: at, health: at });
@@ -235,8 +330,10 @@ mod tests {
 
         let message = Message { method: Method::POST, target: Uri::default(), headers: HeaderMap::new() };
         let body = Outgoing::Whole(Bytes::from_static(b"x"));
+        let room = Room::none(&shared.listeners, &Settings::new(false, None, &Limits::default()));
         let limit = Duration::from_secs(5);
-        let failed = attempt(&worker, &table, &cell, &pool, message, body, limit).await.err();
+        let terms = Terms { chosen_from: Some(&table), limit, may_leave: &|| false, room: &room };
+        let failed = attempt(&worker, &cell, &pool, message, body, terms).await.err();
         let failed = failed.expect("has no answer");
         assert!(failed.failure.is_none() && failed.body.is_some());
         assert_eq!((cell.live.in_flight(), pool.in_flight()), (0, 0));

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
 use crate::edge::Arriving;
-use crate::listener::Reservation;
+use crate::listener::Room;
 
 /// A body, as far as it was read.
 pub(crate) enum Body {
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) async fn read(
     mut body: Arriving,
     limit: u64,
-    room: &mut Reservation<'_>,
+    room: &Room,
     patience: Duration,
 ) -> Result<Body, Refusal> {
     match body.declared() {
@@ -58,7 +58,7 @@ struct Collected {
     over: bool,
 }
 
-async fn collect(body: &mut Arriving, limit: u64, room: &mut Reservation<'_>) -> Result<Collected, Refusal> {
+async fn collect(body: &mut Arriving, limit: u64, room: &Room) -> Result<Collected, Refusal> {
     let mut pieces = Pieces::default();
     while let Some(piece) = body.next().await {
         let piece =

@@ -26,6 +26,12 @@ pub struct Config {
     /// File for the last good table, from which the router starts while the API server does not answer.
     #[arg(long, env = "BULKHEAD_TABLE_FILE")]
     pub table_file: Option<PathBuf>,
+    /// Folder of the ledger, this process's alone. Without it the record of effects is in memory, and a restart forgets it.
+    #[arg(long, env = "BULKHEAD_LEDGER_DIR")]
+    pub ledger_dir: Option<PathBuf>,
+    /// How long a transaction with an effect is remembered after its end, so that its key is not run again.
+    #[arg(long, env = "BULKHEAD_LEDGER_WINDOW", default_value = "1h", value_parser = duration)]
+    pub ledger_window: Duration,
     /// Address of probes, metrics and `/v1/serving`.
     #[arg(long, env = "BULKHEAD_ADMIN_ADDRESS", default_value = "0.0.0.0:9090")]
     pub admin_address: SocketAddr,
@@ -56,6 +62,31 @@ pub struct Config {
     /// Where metrics are registered.
     #[arg(skip)]
     pub registry: Registry,
+    /// Run on the worker's thread when a message is on record and not yet sent.
+    #[cfg(feature = "failpoints")]
+    #[arg(skip)]
+    pub before_send: BeforeSend,
+}
+
+/// What a test does to a router in the worst moment.
+#[cfg(feature = "failpoints")]
+#[derive(Clone, Default)]
+pub struct BeforeSend(pub Option<std::sync::Arc<dyn Fn() + Send + Sync>>);
+
+#[cfg(feature = "failpoints")]
+impl BeforeSend {
+    pub(crate) fn run(&self) {
+        if let Some(run) = &self.0 {
+            run();
+        }
+    }
+}
+
+#[cfg(feature = "failpoints")]
+impl std::fmt::Debug for BeforeSend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BeforeSend")
+    }
 }
 
 impl Config {
@@ -67,6 +98,8 @@ impl Config {
             source,
             kubeconfig: None,
             table_file: None,
+            ledger_dir: None,
+            ledger_window: Duration::from_secs(3600),
             admin_address: SocketAddr::new(loopback, 0),
             threads: None,
             pod_name: "router".to_owned(),
@@ -76,6 +109,8 @@ impl Config {
             tls_dir: None,
             cluster_networks: Vec::new(),
             registry: Registry::new(),
+            #[cfg(feature = "failpoints")]
+            before_send: BeforeSend::default(),
         }
     }
 

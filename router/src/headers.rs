@@ -54,6 +54,11 @@ pub(crate) fn clean_answer(headers: &mut HeaderMap, keep_upgrade: bool) {
     }
 }
 
+/// Takes our own fields off trailers: a cell says nothing to the router there.
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+    drop_ours(trailers);
+}
+
 fn clean(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -70,6 +75,10 @@ fn clean(headers: &mut HeaderMap) {
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
+    drop_ours(headers);
+}
+
+fn drop_ours(headers: &mut HeaderMap) {
     if headers.keys().any(|name| name.as_str().starts_with(fields::PREFIX)) {
         let ours: Vec<HeaderName> =
             headers.keys().filter(|name| name.as_str().starts_with(fields::PREFIX)).cloned().collect();

@@ -184,6 +184,9 @@ impl State {
         };
         watched.load.retain(|pod| health.hears(pod) && *pod != reader.pod);
         if !reader.of_another.get() {
+            if let (HealthLine::Verdict(verdict), Some(pod)) = (line, watched.pods.get(&reader.pod)) {
+                pod.live.set_contexts(&verdict.context_versions);
+            }
             let mine = watched.live.in_flight();
             watched.live.set_allowance(watched.load.hear(&reader.pod, line, mine));
         }

@@ -1,17 +1,21 @@
 //! Listeners and their limits: counters that admit or refuse, shared by all worker threads. Opening sockets is here;
 //! accepting from them is the worker's.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bulkhead_crds::router::Limits;
+use bulkhead_crds::router::{Idempotency, Limits};
 use bulkhead_routing::table::bytes;
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::identity::Keys;
 
 /// Connections that the kernel may hold before a worker accepts them.
 const BACKLOG: i32 = 4096;
@@ -20,6 +24,8 @@ const BACKLOG: i32 = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) explain: bool,
+    /// Where clients' own keys are, if the listener takes any.
+    pub(crate) keys: Option<Keys>,
     connections: u32,
     in_flight: u32,
     pub(crate) header_bytes: u32,
@@ -30,9 +36,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(explain: bool, limits: &Limits) -> Self {
+    pub(crate) fn new(explain: bool, idempotency: Option<&Idempotency>, limits: &Limits) -> Self {
         Self {
             explain,
+            keys: idempotency.and_then(Keys::new),
             connections: limits.connections,
             in_flight: limits.in_flight,
             header_bytes: limits.header_bytes,
@@ -166,37 +173,44 @@ impl Listeners {
     }
 }
 
-/// Memory for one body, reserved before it is read and given back when the request is over.
-pub(crate) struct Reservation<'a> {
-    listeners: &'a Listeners,
+/// Memory for what one transaction holds (its body, contexts and answers), reserved before it is read and given back
+/// when nothing holds it any more.
+pub(crate) struct Room {
+    listeners: Arc<Listeners>,
     limit: u64,
-    held: u64,
+    held: Cell<u64>,
 }
 
-impl<'a> Reservation<'a> {
-    pub(crate) fn none(listeners: &'a Listeners, settings: &Settings) -> Self {
-        Self { listeners, limit: settings.buffer_total, held: 0 }
+impl Room {
+    pub(crate) fn none(listeners: &Arc<Listeners>, settings: &Settings) -> Rc<Self> {
+        Rc::new(Self { listeners: Arc::clone(listeners), limit: settings.buffer_total, held: Cell::new(0) })
     }
 
     /// Makes room for `more` bytes. Whether there is.
-    pub(crate) fn grow(&mut self, more: u64) -> bool {
+    pub(crate) fn grow(&self, more: u64) -> bool {
         let before = self.listeners.buffered.fetch_add(more, Ordering::Relaxed);
         if before.saturating_add(more) > self.limit {
             self.listeners.buffered.fetch_sub(more, Ordering::Relaxed);
             return false;
         }
-        self.held += more;
+        self.held.set(self.held.get() + more);
         true
     }
 
+    /// Counts bytes that are here already and cannot be refused: what a destination answered. New requests find the less.
+    pub(crate) fn count(&self, more: u64) {
+        self.listeners.buffered.fetch_add(more, Ordering::Relaxed);
+        self.held.set(self.held.get() + more);
+    }
+
     pub(crate) fn held(&self) -> u64 {
-        self.held
+        self.held.get()
     }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for Room {
     fn drop(&mut self) {
-        self.listeners.buffered.fetch_sub(self.held, Ordering::Relaxed);
+        self.listeners.buffered.fetch_sub(self.held.get(), Ordering::Relaxed);
     }
 }
 
@@ -235,7 +249,7 @@ mod tests {
 
     fn settings(connections: u32, buffer_total: &str) -> Settings {
         let limits = Limits { connections, buffer_total: buffer_total.to_owned(), ..Limits::default() };
-        Settings::new(false, &limits)
+        Settings::new(false, None, &limits)
     }
 
     #[test]
@@ -250,13 +264,16 @@ mod tests {
 
     #[test]
     fn memory_is_reserved_up_to_the_total_and_given_back() {
-        let listeners = Listeners::default();
+        let listeners = Arc::new(Listeners::default());
         let settings = settings(1, "1Ki");
-        let mut one = Reservation::none(&listeners, &settings);
-        let mut two = Reservation::none(&listeners, &settings);
+        let (one, two) = (Room::none(&listeners, &settings), Room::none(&listeners, &settings));
         assert!(one.grow(1000) && !two.grow(100) && two.grow(24));
         drop(one);
         assert_eq!(listeners.buffered(), 24);
+        two.count(2000);
+        assert!(!two.grow(1));
+        drop(two);
+        assert_eq!(listeners.buffered(), 0);
     }
 
     #[test]

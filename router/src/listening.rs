@@ -95,7 +95,7 @@ impl Listening {
         }
         let mut closed = BTreeMap::new();
         for spec in wanted {
-            let settings = Settings::new(spec.explain, &spec.limits);
+            let settings = Settings::new(spec.explain, spec.idempotency.as_ref(), &spec.limits);
             match opened.get(&spec.name) {
                 Some(had) => had.listener.set(settings),
                 None => match self.open(spec, settings).await {

@@ -98,6 +98,11 @@ impl CellLive {
         admitted
     }
 
+    /// Counts one that was in the cell before and comes back to be finished, whatever there is room for.
+    pub(crate) fn enter(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn leave(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
@@ -160,9 +165,22 @@ pub(crate) struct PodLive {
     pub(crate) at: Pod,
     /// Whether its stream speaks and says ready.
     usable: AtomicBool,
+    /// Versions of contexts that it can go on from.
+    contexts: ArcSwap<Vec<String>>,
 }
 
 impl PodLive {
+    /// Whether it can go on from a context of that version.
+    pub(crate) fn reads(&self, version: &str) -> bool {
+        self.contexts.load().iter().any(|known| known == version)
+    }
+
+    pub(crate) fn set_contexts(&self, versions: &[String]) {
+        if **self.contexts.load() != versions {
+            self.contexts.store(Arc::new(versions.to_vec()));
+        }
+    }
+
     pub(crate) fn is_usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
     }
@@ -190,7 +208,7 @@ impl Registry {
     }
 
     pub(crate) fn pod(&mut self, at: Pod) -> Arc<PodLive> {
-        let new = || Arc::new(PodLive { at, usable: AtomicBool::new(false) });
+        let new = || Arc::new(PodLive { at, usable: AtomicBool::new(false), contexts: ArcSwap::default() });
         Arc::clone(self.pods.entry(at).or_insert_with(new))
     }
 

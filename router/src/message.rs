@@ -2,11 +2,14 @@
 //! the wire is the edge's; what becomes of them is the path's.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::edge::{Arriving, Upgrade, UpstreamBody};
+use crate::listener::{Permit, Room};
+use crate::worker::RuleUse;
 
 /// What a client asked for.
 pub(crate) struct Request {
@@ -51,8 +54,30 @@ pub(crate) struct Answer {
 }
 
 pub(crate) enum AnswerBody {
-    /// Made here, or held whole.
-    Whole(Bytes),
-    /// Still arriving from a cell.
-    Stream(UpstreamBody),
+    /// Made here, or held whole; with what the request holds until it is written.
+    Whole { data: Bytes, trailers: Option<HeaderMap>, _holds: Option<Holds> },
+    /// Still arriving from a cell, behind what has arrived already.
+    Stream { begun: Bytes, rest: UpstreamBody },
+}
+
+impl AnswerBody {
+    /// One that was made here.
+    pub(crate) fn of(data: Bytes) -> Self {
+        Self::Whole { data, trailers: None, _holds: None }
+    }
+}
+
+/// An answer that is held whole, so that whoever joined its transaction can have it too.
+pub(crate) struct Held {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// What a request holds until its answer is written: its place in the listener, in its rule's budget, and its memory.
+pub(crate) struct Holds {
+    pub(crate) _permit: Permit,
+    pub(crate) _in_rule: Option<RuleUse>,
+    pub(crate) _room: Rc<Room>,
 }

@@ -29,6 +29,7 @@ pub(crate) struct PathMetrics {
     attempts: IntCounterVec,
     seconds: HistogramVec,
     broken_answers: IntCounterVec,
+    late: IntCounterVec,
     pub(crate) egress: EgressMetrics,
 }
 
@@ -69,6 +70,12 @@ impl PathMetrics {
             "Answers that ended before their end, after the head had gone to the client.",
             &["cell"],
         )?;
+        let late = counters(
+            registry,
+            "bulkhead_router_late_replies_total",
+            "What cells said after their attempt was given up, and what was refused: an answer, an egress, or a restart.",
+            &["cell", "kind"],
+        )?;
         let seconds = HistogramVec::new(
             HistogramOpts::new(
                 "bulkhead_router_request_seconds",
@@ -79,7 +86,7 @@ impl PathMetrics {
         )?;
         registry.register(Box::new(seconds.clone()))?;
         let egress = EgressMetrics::register(registry)?;
-        Ok(Self { requests, attempts, seconds, broken_answers, egress })
+        Ok(Self { requests, attempts, seconds, broken_answers, late, egress })
     }
 
     /// A request that the router answered itself.
@@ -90,6 +97,10 @@ impl PathMetrics {
     /// An attempt that brought no answer.
     pub(crate) fn failed_attempt(&self, cell: &str, reason: Reason) {
         self.attempts.with_label_values(&[cell, reason.as_str()]).inc();
+    }
+
+    pub(crate) fn late(&self, cell: &str, kind: &str) {
+        self.late.with_label_values(&[cell, kind]).inc();
     }
 
     pub(crate) fn broken_answer(&self, cell: &str) {

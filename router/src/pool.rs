@@ -4,6 +4,9 @@ use std::borrow::BorrowMut;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use bulkhead_protocol::Reason;
+use tokio::sync::Notify;
+
 use crate::edge::Connection;
 use crate::live::PodLive;
 
@@ -52,11 +55,20 @@ pub(crate) struct Pool {
     pub(crate) pod: Arc<PodLive>,
     idle: Idle<Connection>,
     in_flight: Cell<u32>,
+    /// Why what is under way there should go on elsewhere, as far as it can.
+    recalled: Cell<Option<Reason>>,
+    recall: Notify,
 }
 
 impl Pool {
     pub(crate) fn new(pod: Arc<PodLive>) -> Self {
-        Self { pod, idle: Idle::default(), in_flight: Cell::new(0) }
+        Self {
+            pod,
+            idle: Idle::default(),
+            in_flight: Cell::new(0),
+            recalled: Cell::new(None),
+            recall: Notify::new(),
+        }
     }
 
     /// A kept connection that still works.
@@ -71,6 +83,24 @@ impl Pool {
     /// Closes what has been unused for too long, and forgets what the pod closed.
     pub(crate) fn sweep(&self, now_ms: u64) {
         self.idle.sweep(now_ms.saturating_sub(IDLE_MS));
+    }
+
+    /// Asks for what is under way there, or no longer.
+    pub(crate) fn set_recalled(&self, reason: Option<Reason>) {
+        if self.recalled.replace(reason).is_none() && reason.is_some() {
+            self.recall.notify_waiters();
+        }
+    }
+
+    /// Comes back once the pod's attempts are to go on elsewhere.
+    pub(crate) async fn recalled(&self) -> Reason {
+        loop {
+            let asked = self.recall.notified();
+            if let Some(reason) = self.recalled.get() {
+                return reason;
+            }
+            asked.await;
+        }
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

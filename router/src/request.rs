@@ -1,74 +1,77 @@
 //! The life of a request, told in order: admitted, read whole, given a rule and a cell, attempted there and perhaps
 //! elsewhere, answered.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_crds::policy::TooLarge;
-use bulkhead_protocol::Reason;
+use bulkhead_crds::router::OnRepeat;
+use bulkhead_ledger::Standing;
+use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::{Refusal, decide};
 use http::{Method, header};
+use xxhash_rust::xxh3::Xxh3;
 
-use crate::answer::{Life, answered, refused};
-use crate::attempt::attempt;
+use crate::answer::{Life, answered, joined, refused};
 use crate::body::{self, Body, linger};
+use crate::caller::accompany;
 use crate::edge::{Arriving, Outgoing};
 use crate::headers;
-use crate::listener::{Listener, Permit, Reservation, Settings};
+use crate::listener::{Listener, Permit, Room, Settings};
 use crate::message::{Answer, Head, Request};
 use crate::transaction::{Payload, Transaction, body_too_large};
-use crate::tried::Tried;
+use crate::under_way::{self, Claimed, Digest, Ended};
 use crate::view::View;
 use crate::worker::{LocalTable, Worker};
 
 /// Answers a request, whatever comes.
-pub(crate) async fn serve(worker: &Worker, listener: &Arc<Listener>, request: Request) -> Answer {
-    let mut life = Life::begin(worker);
+pub(crate) async fn serve(worker: &Rc<Worker>, listener: &Arc<Listener>, request: Request) -> Answer {
+    let life = Life::begin(worker);
     let settings = listener.settings();
-    match handle(worker, listener, &settings, request, &mut life).await {
-        Ok(answer) => answer,
-        Err(refusal) => refused(worker, &settings, &life, &refusal),
-    }
+    let answer = handle(worker, listener, &settings, request, &life).await;
+    answer.unwrap_or_else(|refusal| refused(worker, &settings, &life, &refusal))
 }
 
 async fn handle(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     listener: &Arc<Listener>,
     settings: &Settings,
     request: Request,
-    life: &mut Life,
+    life: &Rc<Life>,
 ) -> Result<Answer, Refusal> {
     let Request { mut head, body, peer, upgrade } = request;
-    let permit = match admit(listener, &head) {
-        Ok(permit) => permit,
+    let (permit, key) = match admit(listener, &mut head, settings) {
+        Ok(admitted) => admitted,
         Err(refusal) => return Err(unread(body, refusal)),
     };
     headers::clean_request(&mut head.headers, upgrade.is_some());
 
-    let mut room = Reservation::none(worker.listeners(), settings);
-    let payload = read(worker, listener, life, &head, body, &mut room).await?;
+    let room = Room::none(worker.listeners(), settings);
+    let payload = read(worker, listener, life, &head, body, &room).await?;
+    let claim = match key {
+        None => None,
+        Some(key) => match claim(worker, life, key, &head, &payload).await? {
+            Claimed::First(claim) => Some(claim),
+            Claimed::Joined(ended) => return follow(worker, settings, life, ended),
+        },
+    };
     headers::forwarded(&mut head, peer);
 
-    let tried = Tried::default();
-    let mut transaction = Transaction { worker, listener, life, head, payload, tried, in_rule: None };
-    let (answer, lease) = loop {
-        let table = worker.table();
-        let (rule, index) = transaction.choose(&table)?;
-        let Some((cell, pool)) = transaction.enter(&table, rule, index) else { continue };
-        let limit = transaction.limit(rule);
-        let message = transaction.message(cell, limit);
-        let body = transaction.payload.take();
-        match attempt(worker, &table, cell, &pool, message, body, limit).await {
-            Ok(answer) => break answer,
-            Err(failed) => transaction.after(rule, cell, pool, failed)?,
-        }
-    };
-    let holds = (permit, transaction.in_rule.take());
-    Ok(answered(worker, settings, life, answer, lease, holds, upgrade))
+    let transaction = Transaction::new(worker, listener, life, head, payload, room);
+    let (ready, holds) = accompany(transaction, permit, claim).await?;
+    Ok(answered(worker, settings, life, ready, holds, upgrade))
 }
 
-/// Whether the router takes the request at all.
-fn admit(listener: &Arc<Listener>, head: &Head) -> Result<Permit, Refusal> {
+/// The id of a client's own key, and what becomes of a repetition.
+type Key = (TransactionId, OnRepeat);
+
+/// Whether the router takes the request at all, and under which id.
+fn admit(
+    listener: &Arc<Listener>,
+    head: &mut Head,
+    settings: &Settings,
+) -> Result<(Permit, Option<Key>), Refusal> {
     let permit = listener.begin().ok_or_else(|| Refusal {
         reason: Reason::RouterOverloaded,
         detail: "the listener has as many requests under way as it may (limits.inFlight)".to_owned(),
@@ -80,7 +83,59 @@ fn admit(listener: &Arc<Listener>, head: &Head) -> Result<Permit, Refusal> {
     if hosts > 1 || (head.authority().is_none() && !head.http10) {
         return Err(malformed("HTTP/1.1 needs one host field (RFC 9112, section 3.2)"));
     }
-    Ok(permit)
+    let Some(keys) = &settings.keys else { return Ok((permit, None)) };
+    let id = keys.take(listener.name(), &mut head.headers)?;
+    Ok((permit, id.map(|id| (id, keys.on_repeat))))
+}
+
+/// Makes the request the first of its id, joins the one that is, or refuses what had its effect before.
+async fn claim(
+    worker: &Worker,
+    life: &Life,
+    (id, on_repeat): Key,
+    head: &Head,
+    payload: &Payload,
+) -> Result<Claimed, Refusal> {
+    life.name(id);
+    let claimed = worker.under_way().claim(id, digest(head, payload), on_repeat).await?;
+    // Only now: between a look before and the claim the first could have come to its end.
+    if let (Claimed::First(_), Some(standing)) = (&claimed, worker.ledger().standing(&id)) {
+        return Err(decided(standing));
+    }
+    Ok(claimed)
+}
+
+fn decided(standing: Standing) -> Refusal {
+    let (reason, detail) = match standing {
+        Standing::Decided => (Reason::Decided, "a transaction with this idempotency key had its effect"),
+        Standing::Unknown => (
+            Reason::DecidedUnknown,
+            "a transaction with this idempotency key may have had its effect; it is not run again",
+        ),
+        Standing::InFlight => (Reason::InFlight, "a transaction with this idempotency key is under way"),
+    };
+    Refusal { reason, detail: detail.to_owned() }
+}
+
+/// What a request is told whose transaction was another's too.
+fn follow(worker: &Worker, settings: &Settings, life: &Life, ended: Ended) -> Result<Answer, Refusal> {
+    match ended {
+        Ended::Answered(held) => Ok(joined(worker, settings, life, &held)),
+        Ended::Refused(refusal) => Err(refusal),
+        Ended::NotKept => Err(under_way::in_flight()),
+    }
+}
+
+/// What tells two requests with the same key apart. A body that is not held whole stands for any.
+fn digest(head: &Head, payload: &Payload) -> Digest {
+    let mut hash = Xxh3::new();
+    let target = head.origin().to_string();
+    let body = payload.bytes().map_or(&[][..], |bytes| bytes);
+    for part in [head.method.as_str().as_bytes(), target.as_bytes(), body] {
+        hash.update(&(part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    Digest(hash.digest128())
 }
 
 /// Reads the body whole, up to what the rule allows. Where it takes the body to find the rule, the largest limit of the
@@ -91,7 +146,7 @@ async fn read(
     life: &Life,
     head: &Head,
     body: Arriving,
-    room: &mut Reservation<'_>,
+    room: &Rc<Room>,
 ) -> Result<Payload, Refusal> {
     let Allowed { length, too_large, deadline } = match allowed(&worker.table(), listener, head) {
         Ok(allowed) => allowed,

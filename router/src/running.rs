@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
+use bulkhead_ledger::{Ledger, Options, SystemClock};
 use bulkhead_process::{Admin, Gate, Monotonic, Readiness, Shutdown};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -20,7 +21,9 @@ use crate::admin;
 use crate::builder::Builder;
 use crate::config::{Config, Source};
 use crate::egress::EgressReadings;
+use crate::forbidden::Forbidden;
 use crate::health::{self, Starting};
+use crate::ledger_admin;
 use crate::listener::Listeners;
 use crate::listening::{Addresses, Listening};
 use crate::metrics::{HealthMetrics, PathMetrics, Readings, TableMetrics};
@@ -98,6 +101,11 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
         clock,
         refused,
         draining: AtomicBool::new(false),
+        under_way: Arc::default(),
+        ledger: ledger(&config)?,
+        forbidden: Forbidden::default(),
+        #[cfg(feature = "failpoints")]
+        before_send: config.before_send.clone(),
     });
     let readiness = Readiness::new();
     let running = readiness.gate("running");
@@ -118,6 +126,25 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
     let process = Process { config, shutdown, stop, running, shared, workers };
     let ended = tokio::spawn(process.run(helpers.threads, worker_threads));
     Ok(Running { admin, addresses: bound, ended })
+}
+
+/// The ledger, read before anything listens.
+fn ledger(config: &Config) -> anyhow::Result<Ledger> {
+    let clock = SystemClock::start();
+    let mut options = Options::new(config.ledger_dir.clone().unwrap_or_default());
+    options.window = config.ledger_window;
+    let ledger = match &config.ledger_dir {
+        None => Ledger::volatile(&options, clock)?,
+        Some(folder) => {
+            let opened = Ledger::open(&options, clock);
+            let (ledger, recovery) =
+                opened.with_context(|| format!("the ledger in {} cannot be used", folder.display()))?;
+            tracing::info!(?recovery, "the ledger is read");
+            ledger
+        }
+    };
+    ledger.register(&config.registry)?;
+    Ok(ledger)
 }
 
 /// Threads that feed the request path, and the tables that they make.
@@ -205,10 +232,9 @@ fn administration(
     let routes = admin::routes(admin::Source {
         router: config.router.clone(),
         pod: config.pod_name.clone(),
-        current: Arc::clone(&shared.current),
-        listeners: Arc::clone(&shared.listeners),
-        clock: shared.clock,
-    });
+        shared: Arc::clone(shared),
+    })
+    .merge(ledger_admin::routes(shared.ledger.clone()));
     let admin = Admin { registry: config.registry.clone(), readiness: readiness.clone(), routes };
     let socket = socket.into_std()?;
     let until = stop.clone();
@@ -252,6 +278,8 @@ impl Process {
         self.drain(&mut workers).await;
         self.stop.trigger();
         let _ = timeout(END, async { while helpers.next().await.is_some() {} }).await;
+        let ledger = self.shared.ledger.clone();
+        tokio::task::spawn_blocking(move || ledger.close()).await?;
         Ok(())
     }
 

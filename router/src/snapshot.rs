@@ -49,7 +49,6 @@ impl Snapshot {
     }
 
     /// Where a Destination is reached, for a cell that may ([`Table::reaches`]).
-    #[expect(dead_code, reason = "the request path takes it up next")]
     pub(crate) fn destination(&self, name: &str) -> Option<&Arc<DestinationLive>> {
         self.destinations.get(name)
     }

@@ -1,28 +1,32 @@
-//! What a request has at hand between its attempts: its bytes, where it has been, and what it holds of its rule. The
-//! order of its life is told elsewhere.
+//! What a transaction has at hand: its bytes, where it has been, and what it holds; and how it picks where it goes next.
+//! The order of its course is told in `bulkhead_routing::transaction::course`, and what each step does in `hands`.
 
+use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_crds::policy::TooLarge;
+use bulkhead_ledger::Intended;
 use bulkhead_process::clock;
 use bulkhead_protocol::Reason;
-use bulkhead_routing::table::{CellIndex, Rule};
-use bulkhead_routing::{Refusal, decide};
+use bulkhead_routing::table::{CellIndex, Restart, Rule};
+use bulkhead_routing::transaction::restart::{self, Failure, Next, Situation, Stage};
+use bulkhead_routing::{Choice, Refusal, decide};
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
 use crate::answer::Life;
-use crate::attempt::{Failed, Message, pick};
+use crate::attempt::{Message, pick};
 use crate::edge::Outgoing;
+use crate::egress;
 use crate::headers::{self, AttemptFields};
-use crate::listener::Listener;
+use crate::listener::{Listener, Room};
 use crate::message::Head;
 use crate::pool::Pool;
 use crate::tried::Tried;
 use crate::view::View;
 use crate::worker::{LocalCell, LocalTable, RuleUse, Worker};
-use bulkhead_routing::transaction::restart::{self, Failure, Next, Situation};
 
 /// A request's body, in the form in which attempts send it.
 pub(crate) enum Payload {
@@ -32,7 +36,7 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    fn bytes(&self) -> Option<&Bytes> {
+    pub(crate) fn bytes(&self) -> Option<&Bytes> {
         match self {
             Self::Whole(bytes) => Some(bytes),
             Self::Once(_) => None,
@@ -47,7 +51,7 @@ impl Payload {
     }
 
     /// What an attempt did not begin to send may go out in another.
-    fn give_back(&mut self, unsent: Option<Outgoing>) {
+    pub(crate) fn give_back(&mut self, unsent: Option<Outgoing>) {
         if let Self::Once(body) = self {
             *body = unsent;
         }
@@ -62,52 +66,132 @@ impl Payload {
 }
 
 /// A request that is whole, on its way to an answer.
-pub(crate) struct Transaction<'a> {
-    pub(crate) worker: &'a Worker,
-    pub(crate) listener: &'a Listener,
-    pub(crate) life: &'a mut Life,
+pub(crate) struct Transaction {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) listener: Arc<Listener>,
+    pub(crate) life: Rc<Life>,
     pub(crate) head: Head,
     pub(crate) payload: Payload,
+    pub(crate) room: Rc<Room>,
     pub(crate) tried: Tried,
     /// Its place in its rule's restart budget, from the first attempt on.
     pub(crate) in_rule: Option<RuleUse>,
+    /// Where the last attempt was made.
+    pub(crate) at: Option<At>,
+    /// The message that is on its way to a destination.
+    pub(crate) out: Option<Out>,
+    /// Whether a message with effects may have gone out; its client's side reads it.
+    pub(crate) committed: Rc<Cell<bool>>,
 }
 
-impl Transaction<'_> {
+/// A place of an attempt, and the terms that it is made under.
+pub(crate) struct At {
+    pub(crate) table: Rc<LocalTable>,
+    pub(crate) cell: CellIndex,
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) restart: Restart,
+    pub(crate) owner: bool,
+    /// The version that whoever goes on has to read, once there is a context to go on from.
+    pub(crate) context: Option<String>,
+}
+
+/// A message on its way to a destination.
+pub(crate) struct Out {
+    pub(crate) _place: egress::Place,
+    pub(crate) tried: egress::Tried,
+    pub(crate) until: Duration,
+    pub(crate) recorded: Option<Recorded>,
+}
+
+/// An intent on record. Given up before anything was sent, it says so.
+pub(crate) struct Recorded {
+    pub(crate) intended: Option<Intended>,
+    pub(crate) sent: bool,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if let Some(intended) = self.intended.take()
+            && !self.sent
+        {
+            intended.end(bulkhead_ledger::Outcome::NotSent);
+        }
+    }
+}
+
+impl Transaction {
+    pub(crate) fn new(
+        worker: &Rc<Worker>,
+        listener: &Arc<Listener>,
+        life: &Rc<Life>,
+        head: Head,
+        payload: Payload,
+        room: Rc<Room>,
+    ) -> Self {
+        Self {
+            worker: Rc::clone(worker),
+            listener: Arc::clone(listener),
+            life: Rc::clone(life),
+            head,
+            payload,
+            room,
+            tried: Tried::default(),
+            in_rule: None,
+            at: None,
+            out: None,
+            committed: Rc::default(),
+        }
+    }
+
     /// Match, key, choice: the rule of the request in this table, and the cell that it goes to next. The table may be
     /// another one than for the attempt before, so all of it is decided anew.
     pub(crate) fn choose<'t>(&mut self, table: &'t LocalTable) -> Result<(&'t Rule, CellIndex), Refusal> {
-        let tried = &self.tried;
+        let (rule, choice) = self.choice(table, &[]).map_err(|refusal| self.tried.refusal(refusal))?;
+        if rule.effects
+            && let Err(refusal) = self.worker.ledger().accepts()
+        {
+            let detail = format!("nothing that may have an effect is begun now: {refusal}");
+            return Err(self.tried.refusal(Refusal { reason: Reason::LedgerUnavailable, detail }));
+        }
+        self.in_rule.get_or_insert_with(|| self.worker.use_rule(rule));
+        Ok((rule, choice.cell))
+    }
+
+    /// As [`Self::choose`], with further cells left out and nothing taken.
+    fn choice<'t>(
+        &self,
+        table: &'t LocalTable,
+        left_out: &[CellIndex],
+    ) -> Result<(&'t Rule, Choice), Refusal> {
         let view = View::whole(&self.head, self.payload.bytes());
-        let matched = decide::match_rule(&table.snapshot.table, self.listener.name(), &view);
-        let rule = matched.map_err(|refusal| tried.refusal(refusal))?;
+        let rule = decide::match_rule(&table.snapshot.table, self.listener.name(), &view)?;
         let limit = rule.restart.buffer_limit;
         if self.payload.bytes().is_some_and(|bytes| bytes.len() as u64 > limit)
             && rule.restart.too_large == TooLarge::Reject
         {
             return Err(body_too_large(limit));
         }
-        if self.life.left(self.worker, rule.restart.deadline).is_zero() {
+        if !self.committed.get() && self.life.left(&self.worker, rule.restart.deadline).is_zero() {
             let detail = "the rule's deadline is over (restart.deadline)".to_owned();
             // Before the first attempt it is the body that took the time, and nothing was sent.
-            let reason = if tried.attempts() == 0 { Reason::RequestTimeout } else { Reason::Timeout };
-            return Err(tried.refusal(Refusal { reason, detail }));
+            let reason = if self.tried.attempts() == 0 { Reason::RequestTimeout } else { Reason::Timeout };
+            return Err(Refusal { reason, detail });
         }
-        let key = decide::key(rule, &view, &self.life.id)?;
+        let key = decide::key(rule, &view, &self.life.id())?;
         let moment = table.snapshot.at(self.worker.clock().millis(), clock::now_unix_millis());
-        let choice = decide::choose(rule, key, &moment, &tried.in_table(&table.snapshot.table));
-        let choice = choice.map_err(|refusal| tried.refusal(refusal))?;
-        self.in_rule.get_or_insert_with(|| self.worker.use_rule(rule));
-        Ok((rule, choice.cell))
+        let mut tried = self.tried.in_table(&table.snapshot.table);
+        tried.extend_from_slice(left_out);
+        decide::choose(rule, key, &moment, &tried).map(|choice| (rule, choice))
     }
 
     /// Counts the request in the chosen cell and picks a pod. None where the cell has its fill or no pod is left: it is
     /// not asked again.
     pub(crate) fn enter<'t>(
         &mut self,
-        table: &'t LocalTable,
+        table: &'t Rc<LocalTable>,
         rule: &Rule,
         index: CellIndex,
+        context: Option<&str>,
     ) -> Option<(&'t LocalCell, Rc<Pool>)> {
         let Some(cell) = self.worker.cell(table, index) else {
             // Every cell of a table has its state; without it the loop still has to come to an end.
@@ -121,79 +205,124 @@ impl Transaction<'_> {
             self.tried.full(cell);
             return None;
         }
-        let Some(pool) = pick(cell, self.tried.pods()) else {
+        let Some(pool) = pick(cell, self.tried.pods(), context) else {
             cell.live.leave();
             self.tried.failed(cell, Failure::NotProcessed(Reason::ConnectFailed));
             return None;
         };
-        self.life.attempts = self.tried.attempt(cell);
+        self.life.set_attempts(self.tried.attempt(cell));
+        self.at = Some(At {
+            table: Rc::clone(table),
+            cell: index,
+            pool: Rc::clone(&pool),
+            restart: rule.restart.clone(),
+            owner: rule.owner,
+            context: context.map(str::to_owned),
+        });
         Some((cell, pool))
     }
 
-    /// How long the next attempt may take.
-    pub(crate) fn limit(&self, rule: &Rule) -> Duration {
-        self.life.left(self.worker, rule.restart.deadline).min(rule.restart.per_attempt)
+    /// Another cell for a transaction that is past the point of no return: one that reads its context.
+    pub(crate) fn enter_another<'t>(
+        &mut self,
+        table: &'t Rc<LocalTable>,
+        context: &str,
+    ) -> Result<Option<(&'t LocalCell, Rc<Pool>)>, Refusal> {
+        let cannot: Vec<CellIndex> = table
+            .snapshot
+            .table
+            .cells()
+            .map(|(index, _)| index)
+            .filter(|index| {
+                let cell = self.worker.cell(table, *index);
+                cell.is_none_or(|cell| pick(cell, self.tried.pods(), Some(context)).is_none())
+            })
+            .collect();
+        let (rule, choice) = self.choice(table, &cannot)?;
+        Ok(self.enter(table, rule, choice.cell, Some(context)))
+    }
+
+    /// How long the next attempt may take. What is past the point of no return is finished however late it is.
+    pub(crate) fn limit(&self, restart: &Restart, stage: Stage) -> Duration {
+        match stage {
+            Stage::Restartable => self.life.left(&self.worker, restart.deadline).min(restart.per_attempt),
+            Stage::Committed => restart.per_attempt,
+        }
     }
 
     /// What is sent in this attempt.
     pub(crate) fn message(&self, cell: &LocalCell, limit: Duration) -> Message {
         let mut headers: HeaderMap = self.head.headers.clone();
         headers.insert(header::HOST, headers::host(&self.head));
+        self.mark(&mut headers, cell, limit);
+        Message { method: self.head.method.clone(), target: self.head.origin(), headers }
+    }
+
+    /// The fields by which a cell knows transaction and attempt.
+    pub(crate) fn mark(&self, headers: &mut HeaderMap, cell: &LocalCell, limit: Duration) {
         headers::of_attempt(
-            &mut headers,
+            headers,
             &AttemptFields {
-                transaction: &self.life.id_value,
-                attempt: self.life.attempts,
+                transaction: &self.life.id_value(),
+                attempt: self.life.attempts(),
                 cell: &cell.live.header,
                 deadline_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             },
         );
-        Message { method: self.head.method.clone(), target: self.head.origin(), headers }
     }
 
-    /// What follows an attempt without an answer: another, or the reason why there is none.
-    pub(crate) fn after(
-        &mut self,
-        rule: &Rule,
-        cell: &LocalCell,
-        pool: Rc<Pool>,
-        failed: Failed,
-    ) -> Result<(), Refusal> {
-        let Failed { failure, body } = failed;
-        self.payload.give_back(body);
-        let Some(failure) = failure else { return Ok(()) };
+    /// What follows a failure at the place of the last attempt: another, or the reason why there is none.
+    pub(crate) fn after(&mut self, failure: Failure, stage: Stage) -> Result<(), Refusal> {
+        let Some(at) = self.at.take() else {
+            return Err(Refusal { reason: failure.reason(), detail: "no attempt was made".to_owned() });
+        };
+        let Some(cell) = self.worker.cell(&at.table, at.cell) else { return Ok(()) };
         self.worker.metrics().failed_attempt(&cell.live.name, failure.reason());
-        self.tried.pod(pool);
-        let left = self.life.left(self.worker, rule.restart.deadline);
-        let next = restart::decide(&Situation {
+        self.tried.pod(Rc::clone(&at.pool));
+        let next = restart::decide(&self.situation(&at, cell, failure, stage));
+        if let (Next::AnotherCell, Stage::Restartable, Failure::GivenBack(_) | Failure::Unknown(_)) =
+            (next, stage, failure)
+            && let Some(in_rule) = &self.in_rule
+        {
+            in_rule.take();
+        }
+        if next != Next::AnotherPod {
+            self.tried.failed(cell, failure);
+        }
+        self.at = Some(at);
+        if next == Next::Answer {
+            let detail = "an attempt failed".to_owned();
+            return Err(self.tried.refusal(Refusal { reason: Reason::Internal, detail }));
+        }
+        Ok(())
+    }
+
+    fn situation(&self, at: &At, cell: &LocalCell, failure: Failure, stage: Stage) -> Situation {
+        let left = self.life.left(&self.worker, at.restart.deadline);
+        Situation {
             failure,
-            stage: restart::Stage::Restartable,
-            owner: rule.owner,
-            policy: rule.restart.policy,
+            stage,
+            owner: at.owner,
+            policy: at.restart.policy,
             idempotent: restart::is_idempotent(&self.head.method),
             repeatable: self.payload.is_repeatable(),
             attempts: self.tried.attempts(),
-            max_attempts: rule.restart.max_attempts,
+            max_attempts: at.restart.max_attempts,
             left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            other_pods: pick(cell, self.tried.pods()).is_some(),
+            other_pods: pick(cell, self.tried.pods(), at.context.as_deref()).is_some(),
             budget: self.in_rule.as_ref().is_some_and(RuleUse::has_token),
-        });
-        match next {
-            Next::AnotherPod => {}
-            Next::AnotherCell => {
-                if let (Some(in_rule), Failure::GivenBack(_) | Failure::Unknown(_)) = (&self.in_rule, failure)
-                {
-                    in_rule.take();
-                }
-                self.tried.failed(cell, failure);
-            }
-            Next::Answer => {
-                self.tried.failed(cell, failure);
-                let detail = "an attempt failed".to_owned();
-                return Err(self.tried.refusal(Refusal { reason: Reason::Internal, detail }));
-            }
         }
-        Ok(())
+    }
+
+    /// Whether an attempt that is asked back may be given up: its rule lets it start over, and another cell would take it.
+    pub(crate) fn may_leave(&self) -> bool {
+        let Some(at) = &self.at else { return false };
+        let Some(cell) = self.worker.cell(&at.table, at.cell) else { return false };
+        let asked_back = Failure::Unknown(Reason::CellDisabled);
+        let situation = self.situation(at, cell, asked_back, Stage::Restartable);
+        let table = self.worker.table();
+        let here = table.snapshot.table.cell_named(&cell.live.name);
+        restart::decide(&situation) == Next::AnotherCell && self.choice(&table, here.as_slice()).is_ok()
     }
 }
 

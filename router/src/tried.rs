@@ -47,6 +47,12 @@ impl Tried {
         self.attempts
     }
 
+    /// From here on every cell and pod may be asked again: where it began is of no matter for how it is finished.
+    pub(crate) fn forgive(&mut self) {
+        self.cells.clear();
+        self.pods.clear();
+    }
+
     pub(crate) fn pod(&mut self, pool: Rc<Pool>) {
         self.pods.push(pool);
     }

@@ -8,19 +8,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
+use bulkhead_crds::cell::CellState;
+use bulkhead_ledger::Ledger;
 use bulkhead_process::{Connector, Monotonic, clock};
-use bulkhead_protocol::TransactionId;
+use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::table::{CellIndex, Rule, RuleId};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::egress::EgressPools;
+use crate::forbidden::Forbidden;
 use crate::listener::Listeners;
 use crate::live::{CellLive, PodLive};
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::objects::Pod;
+use crate::orphans::Orphans;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
+use crate::under_way::UnderWay;
 use bulkhead_routing::transaction::Budget;
+
+/// Given-up attempts of one thread whose late words are waited for.
+const MOST_LATE: usize = 1024;
 
 /// What all worker threads share. Nothing here is locked on the request path.
 pub(crate) struct Shared {
@@ -32,6 +40,13 @@ pub(crate) struct Shared {
     pub(crate) refused: mpsc::Sender<Pod>,
     /// The process is stopping: answers close their connections.
     pub(crate) draining: AtomicBool,
+    /// Transactions with keys of their clients' own.
+    pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) ledger: Ledger,
+    #[cfg(feature = "failpoints")]
+    pub(crate) before_send: crate::config::BeforeSend,
+    /// What cells asked for and may not reach.
+    pub(crate) forbidden: Forbidden,
 }
 
 /// One thread's own.
@@ -43,6 +58,8 @@ pub(crate) struct Worker {
     budgets: RefCell<HashMap<RuleId, Rc<RefCell<Budget>>>>,
     counts: RefCell<HashMap<Arc<str>, Rc<CellMetrics>>>,
     egress: EgressPools,
+    orphans: Orphans,
+    late: Arc<Semaphore>,
 }
 
 /// A snapshot, with what this thread keeps for its cells.
@@ -96,7 +113,42 @@ impl Worker {
             budgets: RefCell::default(),
             counts: RefCell::default(),
             egress,
+            orphans: Orphans::default(),
+            late: Arc::new(Semaphore::new(MOST_LATE)),
         }
+    }
+
+    pub(crate) fn under_way(&self) -> &Arc<UnderWay> {
+        &self.shared.under_way
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    /// This thread's connections to destinations.
+    pub(crate) fn egress(&self) -> &EgressPools {
+        &self.egress
+    }
+
+    pub(crate) fn forbidden(&self) -> &Forbidden {
+        &self.shared.forbidden
+    }
+
+    /// Where tests stop a router between the record of a message and its first byte.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn before_send(&self) {
+        self.shared.before_send.run();
+    }
+
+    /// Transactions that go on without their clients.
+    pub(crate) fn orphans(&self) -> &Orphans {
+        &self.orphans
+    }
+
+    /// Room to wait for what a given-up attempt may still say; none when this thread waits for too many.
+    pub(crate) fn late_place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.late).try_acquire_owned().ok()
     }
 
     pub(crate) fn clock(&self) -> Monotonic {
@@ -107,17 +159,11 @@ impl Worker {
         &self.connector
     }
 
-    /// This thread's connections to destinations.
-    #[expect(dead_code, reason = "the request path takes it up next")]
-    pub(crate) fn egress(&self) -> &EgressPools {
-        &self.egress
-    }
-
     pub(crate) fn metrics(&self) -> &PathMetrics {
         &self.shared.metrics
     }
 
-    pub(crate) fn listeners(&self) -> &Listeners {
+    pub(crate) fn listeners(&self) -> &Arc<Listeners> {
         &self.shared.listeners
     }
 
@@ -204,17 +250,32 @@ impl Worker {
         }
     }
 
+    /// Asks back what is under way in cells that are disabled, and at pods that are gone.
+    fn ask_back(&self, table: &LocalTable) {
+        let moment = table.snapshot.at(self.clock().millis(), clock::now_unix_millis());
+        let mut there = HashMap::new();
+        for (index, _) in table.snapshot.table.cells() {
+            let disabled = moment.weight(index).state == CellState::Disabled;
+            let reason = disabled.then_some(Reason::CellDisabled);
+            there.extend(table.snapshot.pods(index).iter().map(|pod| (pod.at, reason)));
+        }
+        for (pod, pool) in &*self.pools.borrow() {
+            pool.set_recalled(there.get(pod).copied().unwrap_or(Some(Reason::PodGone)));
+        }
+    }
+
     /// What happens a few times a second: counts are handed in, and what is no longer needed goes.
     pub(crate) fn sweep(&self) {
         let now = self.clock().millis();
         let table = self.table();
         self.hold_pools(&table);
+        self.ask_back(&table);
+        self.egress.sweep(&table.snapshot.destinations);
         self.pools.borrow().values().for_each(|pool| pool.sweep(now));
         self.counts.borrow().values().for_each(|counts| counts.flush());
         // Held by the table or by an attempt under way, else gone.
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
         self.counts.borrow_mut().retain(|_, counts| Rc::strong_count(counts) > 1);
-        self.egress.sweep(&table.snapshot.destinations);
         let rules = table.snapshot.table.rules().len();
         let mut budgets = self.budgets.borrow_mut();
         if budgets.len() > 2 * rules + 16 {

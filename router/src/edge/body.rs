@@ -3,12 +3,14 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::attempt::Lease;
-use crate::message::AnswerBody;
+use crate::message::{AnswerBody, Holds};
+use crate::metrics::PathMetrics;
 
 /// A body that is still arriving.
 pub(crate) struct Arriving(Incoming);
@@ -77,10 +79,7 @@ impl Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Rest { read, rest } => {
-                let whole = rest.0.size_hint().exact().map(|left| read.len() as u64 + left);
-                whole.map_or_else(SizeHint::default, SizeHint::with_exact)
-            }
+            Self::Rest { read, rest } => behind(read, &rest.0),
         }
     }
 }
@@ -109,6 +108,13 @@ impl UpstreamBody {
     /// From here on the end of the body is the end of the attempt.
     pub(crate) fn attach(&mut self, lease: Lease) {
         self.lease = Some(lease);
+    }
+
+    /// What the request holds is held until the answer ends.
+    pub(crate) fn hold(&mut self, holds: Holds, metrics: &PathMetrics) {
+        if let Some(lease) = &mut self.lease {
+            lease.hold(holds, metrics);
+        }
     }
 
     /// The whole body, of `limit` bytes at most.
@@ -157,6 +163,60 @@ impl Drop for UpstreamBody {
     }
 }
 
+/// What could be read of an answer's body.
+pub(crate) enum Collected {
+    Whole {
+        data: Bytes,
+        trailers: Option<HeaderMap>,
+    },
+    /// More than may be held; what has arrived goes first.
+    More(Bytes),
+    Broken,
+}
+
+impl UpstreamBody {
+    /// Reads to the end, up to `limit` bytes; `room` is asked before more is held than was announced. What has arrived
+    /// when it is dropped is in `begun`.
+    pub(crate) async fn collect(
+        &mut self,
+        limit: usize,
+        begun: &mut BytesMut,
+        room: impl Fn(usize) -> bool,
+    ) -> Collected {
+        let mut trailers = None;
+        while !self.incoming.is_end_stream() {
+            match self.incoming.frame().await {
+                None => break,
+                Some(Err(_)) => return Collected::Broken,
+                Some(Ok(frame)) => match frame.into_data() {
+                    Err(frame) => trailers = frame.into_trailers().ok(),
+                    Ok(data) => {
+                        let fits = begun.len() + data.len() <= limit && room(data.len());
+                        if fits && begun.is_empty() && self.incoming.is_end_stream() {
+                            return Collected::Whole { data, trailers: None };
+                        }
+                        begun.extend_from_slice(&data);
+                        if !fits {
+                            return Collected::More(std::mem::take(begun).freeze());
+                        }
+                    }
+                },
+            }
+        }
+        Collected::Whole { data: std::mem::take(begun).freeze(), trailers }
+    }
+
+    /// Bytes that will come, where the cell said so.
+    pub(crate) fn declared(&self) -> Option<u64> {
+        self.incoming.size_hint().exact()
+    }
+
+    /// What it came through, once it was read whole.
+    pub(crate) fn into_lease(mut self) -> Option<Lease> {
+        self.lease.take()
+    }
+}
+
 impl Body for AnswerBody {
     type Data = Bytes;
     type Error = hyper::Error;
@@ -166,9 +226,14 @@ impl Body for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
-            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Stream(body) => {
+            Self::Whole { data, trailers, .. } if data.is_empty() => {
+                Poll::Ready(trailers.take().map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+            Self::Whole { data, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
+            Self::Stream { begun, .. } if !begun.is_empty() => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(begun)))))
+            }
+            Self::Stream { rest: body, .. } => {
                 let frame = ready!(Pin::new(&mut body.incoming).poll_frame(context));
                 match &frame {
                     None => body.finish(true),
@@ -182,15 +247,23 @@ impl Body for AnswerBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.is_empty(),
-            Self::Stream(body) => body.incoming.is_end_stream(),
+            Self::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
+            Self::Stream { begun, rest } => begun.is_empty() && rest.incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Stream(body) => body.incoming.size_hint(),
+            // Trailers need chunks, which a length would forbid.
+            Self::Whole { trailers: Some(_), .. } => SizeHint::default(),
+            Self::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Self::Stream { begun, rest } => behind(begun, &rest.incoming),
         }
     }
+}
+
+/// The length of what was read already with all that follows, where it is known.
+fn behind(begun: &Bytes, rest: &impl Body) -> SizeHint {
+    let whole = rest.size_hint().exact().map(|left| begun.len() as u64 + left);
+    whole.map_or_else(SizeHint::default, SizeHint::with_exact)
 }

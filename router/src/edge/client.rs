@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bulkhead_process::Connector;
 use bulkhead_process::connect::{http1, say_chunked};
+use futures::future::LocalBoxFuture;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use hyper::client::conn::http1::SendRequest;
 
@@ -73,38 +74,44 @@ impl Connection {
             || matches!(tokio::time::timeout(SETTLE, self.sender.ready()).await, Ok(Ok(())))
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request; what is given waits for the head of the answer, and is the connection's last use until then.
     ///
     /// # Errors
     /// Only [`AttemptError::Stale`] says that nothing was sent; it gives the body back.
-    pub(crate) async fn send(
+    pub(crate) fn send(
         &mut self,
         method: &Method,
         target: Uri,
         headers: HeaderMap,
         body: Outgoing,
-    ) -> Result<UpstreamHead, AttemptError> {
+    ) -> Sending {
         let mut request = hyper::Request::new(body);
         *request.method_mut() = method.clone();
         *request.uri_mut() = target;
         *request.headers_mut() = headers;
         say_chunked(&mut request);
-        match self.sender.try_send_request(request).await {
-            Ok(mut response) => {
-                let upgrade = UpgradedCell::agreed(&mut response);
-                let (parts, incoming) = response.into_parts();
-                Ok(UpstreamHead {
-                    status: parts.status,
-                    headers: parts.headers,
-                    body: UpstreamBody::new(incoming),
-                    upgrade,
-                })
+        let sent = self.sender.try_send_request(request);
+        Box::pin(async move {
+            match sent.await {
+                Ok(mut response) => {
+                    let upgrade = UpgradedCell::agreed(&mut response);
+                    let (parts, incoming) = response.into_parts();
+                    Ok(UpstreamHead {
+                        status: parts.status,
+                        headers: parts.headers,
+                        body: UpstreamBody::new(incoming),
+                        upgrade,
+                    })
+                }
+                Err(mut failed) => match failed.take_message() {
+                    Some(request) => Err(AttemptError::Stale { body: request.into_body() }),
+                    None if failed.error().is_parse() => Err(AttemptError::Protocol(failed.into_error())),
+                    None => Err(AttemptError::Reset(failed.into_error())),
+                },
             }
-            Err(mut failed) => match failed.take_message() {
-                Some(request) => Err(AttemptError::Stale { body: request.into_body() }),
-                None if failed.error().is_parse() => Err(AttemptError::Protocol(failed.into_error())),
-                None => Err(AttemptError::Reset(failed.into_error())),
-            },
-        }
+        })
     }
 }
+
+/// A request on its way to an answer's head. It outlives whoever gives it up.
+pub(crate) type Sending = LocalBoxFuture<'static, Result<UpstreamHead, AttemptError>>;

@@ -9,9 +9,9 @@ use crate::message::{Answer, AnswerBody};
 pub(crate) fn last_answer(answer: Answer) -> Bytes {
     let Answer { status, mut headers, body } = answer;
     let body = match body {
-        AnswerBody::Whole(body) => body,
+        AnswerBody::Whole { data, .. } => data,
         // A cell's answer is hyper's to write.
-        AnswerBody::Stream(_) => Bytes::new(),
+        AnswerBody::Stream { .. } => Bytes::new(),
     };
     headers.insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     headers.insert(header::CONTENT_LENGTH, body.len().into());

@@ -8,8 +8,8 @@ mod server;
 mod upgrade;
 mod watched;
 
-pub(crate) use body::{Arriving, Outgoing, Unread, UpstreamBody};
-pub(crate) use client::{AttemptError, Connection, UpstreamHead};
+pub(crate) use body::{Arriving, Collected, Outgoing, Unread, UpstreamBody};
+pub(crate) use client::{AttemptError, Connection, Sending, UpstreamHead};
 pub(crate) use last::last_answer;
 pub(crate) use server::{Kick, Phase, Watch, serve_connection};
-pub(crate) use upgrade::Upgrade;
+pub(crate) use upgrade::{Upgrade, UpgradedCell};

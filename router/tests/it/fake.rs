@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use bulkhead_process::{Monotonic, Port};
+use bulkhead_protocol::egress::{ContextHead, split};
 use bulkhead_protocol::health::{BEAT_INTERVAL, SILENCE};
-use bulkhead_protocol::{Beat, HealthLine, Reason, Verdict, fields};
+use bulkhead_protocol::{Beat, Continue, Egress, HealthLine, Reason, Verdict, fields};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -50,9 +51,47 @@ pub(crate) enum Behaviour {
     EchoAndClose,
     /// Says that it would have sent 1000 bytes, as to HEAD.
     Lengthy,
+    /// Sends the head of an answer of ten bytes and three of these, and closes.
+    BreakOff,
     /// Leaves HTTP and sends back what comes.
     Upgrade,
+    /// Has messages sent to a destination, and answers when they came back.
+    Ask(Ask),
 }
+
+/// Messages of one transaction to a destination. The context is the request's body, and the message too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) destination: &'static str,
+    /// Of the first message; 1 by the rules.
+    pub(crate) number: u32,
+    pub(crate) context: bool,
+    /// Messages in all.
+    pub(crate) times: u32,
+    pub(crate) then: Then,
+}
+
+/// What the cell does when the last message came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Answers with the context, what became of the message, and what the destination said.
+    Answer,
+    Reset,
+    GiveBack,
+    /// Asks for the same message again.
+    AskAgain,
+    /// Does as [`Self::Answer`] once the cell behaves otherwise.
+    Hang,
+}
+
+impl Ask {
+    pub(crate) const fn of(destination: &'static str) -> Self {
+        Self { destination, number: 1, context: true, times: 1, then: Then::Answer }
+    }
+}
+
+/// Who can go on from a fake's context: every fake.
+const CONTEXT: &str = "fake-1";
 
 /// A request as the cell saw it.
 #[derive(Clone, Debug)]
@@ -270,6 +309,7 @@ fn stream_of(inner: &Arc<Inner>) -> Answer {
                 ready_for_ms: 1_000_000,
                 capacity,
                 routers: 1,
+                context_versions: vec![CONTEXT.to_owned()],
                 ..Verdict::default()
             };
             if !inner.mute.load(Ordering::SeqCst) && lines.send(HealthLine::Verdict(verdict)).await.is_err() {
@@ -317,6 +357,7 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Closed)?.to_bytes();
+    let (headers, whole) = (parts.headers.clone(), body.clone());
     inner.seen.lock().expect("no test panics here").push_back(Seen {
         target: parts.uri.to_string(),
         headers: parts.headers,
@@ -346,6 +387,12 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
             let _ = inner.behaviour.subscribe().wait_for(|other| *other != Behaviour::Hang).await;
         }
         Behaviour::Reset => return Err(Closed),
+        Behaviour::BreakOff => {
+            answer.headers_mut().insert("content-length", "10".parse().expect("a legal value"));
+            // hyper closes a connection whose body ends before its length.
+            let part = Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"thr")));
+            *answer.body_mut() = BodyExt::boxed(StreamBody::new(futures::stream::iter([part])));
+        }
         Behaviour::Restart => give_back(&mut answer, 503, Reason::ServiceNotReady.as_str()),
         Behaviour::RestartWithoutEnd => {
             give_back(&mut answer, 503, Reason::ServiceNotReady.as_str());
@@ -354,6 +401,7 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         }
         Behaviour::FailedWithin => give_back(&mut answer, 502, Reason::ServiceFailed.as_str()),
         Behaviour::GiveBack(status, word) => give_back(&mut answer, status, word),
+        Behaviour::Ask(wanted) => ask(inner, &wanted, &headers, &whole, &mut answer).await?,
         Behaviour::Misdirected => {
             *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
             answer.headers_mut().insert(fields::REASON, "WrongCell".parse().expect("legal"));
@@ -366,4 +414,59 @@ fn give_back<B>(answer: &mut Response<B>, status: u16, word: &str) {
     *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
     answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
     answer.headers_mut().insert(fields::REASON, word.parse().expect("legal"));
+}
+
+async fn ask(
+    inner: &Inner,
+    wanted: &Ask,
+    headers: &HeaderMap,
+    body: &Bytes,
+    answer: &mut Answer,
+) -> Result<(), Closed> {
+    let back = Continue::read(headers).ok();
+    let parts = split(body.clone(), back.as_ref().and_then(|back| back.context.as_ref()));
+    let (context, said) = parts.map_err(|_| Closed)?;
+    let Some(back) = back else {
+        egress(answer, wanted, wanted.number, body);
+        return Ok(());
+    };
+    if back.number < wanted.times {
+        egress(answer, wanted, back.number + 1, &context);
+        return Ok(());
+    }
+    match wanted.then {
+        Then::Answer => {}
+        Then::Hang => {
+            let still = |behaviour: &Behaviour| *behaviour == Behaviour::Ask(*wanted);
+            let _ = inner.behaviour.subscribe().wait_for(|behaviour| !still(behaviour)).await;
+        }
+        Then::Reset => return Err(Closed),
+        Then::GiveBack => {
+            give_back(answer, 502, Reason::ServiceFailed.as_str());
+            return Ok(());
+        }
+        Then::AskAgain => {
+            egress(answer, wanted, back.number, &context);
+            return Ok(());
+        }
+    }
+    let reason = back.reason.map(|reason| format!(" {reason}")).unwrap_or_default();
+    let status = back.status.as_str();
+    let text = [&context[..], format!(" {status}{reason} ").as_bytes(), &said].concat();
+    *answer.body_mut() = Full::new(Bytes::from(text)).boxed();
+    Ok(())
+}
+
+fn egress(answer: &mut Answer, wanted: &Ask, number: u32, context: &Bytes) {
+    let head = ContextHead { length: context.len(), version: CONTEXT.to_owned() };
+    let asked = Egress {
+        number,
+        destination: wanted.destination.to_owned(),
+        context: wanted.context.then_some(head),
+        method: http::Method::POST,
+        path: None,
+    };
+    asked.write(answer.headers_mut());
+    let whole = if wanted.context { [&context[..], context].concat() } else { context.to_vec() };
+    *answer.body_mut() = Full::new(Bytes::from(whole)).boxed();
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bulkhead_process::{Monotonic, Shutdown, clock};
 use bulkhead_protocol::Serving;
-use bulkhead_router::{Config, Running, Source, start};
+use bulkhead_router::{BeforeSend, Config, Running, Source, start};
 use k8s_openapi::jiff::Timestamp;
 use tempfile::TempDir;
 
@@ -45,7 +45,13 @@ pub(crate) struct Setup {
     /// YAML of the policies.
     pub(crate) policy: String,
     pub(crate) limits: &'static str,
+    /// How the listener takes clients' keys, in YAML.
+    pub(crate) idempotency: Option<&'static str>,
     pub(crate) table_file: Option<PathBuf>,
+    pub(crate) ledger_dir: Option<PathBuf>,
+    pub(crate) before_send: BeforeSend,
+    /// Destinations and their names, which every cell may reach; in YAML.
+    pub(crate) destinations: Vec<(&'static str, String)>,
     pub(crate) threads: usize,
     pub(crate) drain_delay: Duration,
 }
@@ -83,6 +89,17 @@ spec: {{weight: {weight}, endpoints: ['{address}']}}
     )
 }
 
+/// A Destination with effects that checks duplicates, unless `spec` says otherwise.
+pub(crate) fn destination(name: &str, address: SocketAddr, spec: &str) -> String {
+    format!(
+        "apiVersion: bulkhead.dev/v1alpha1
+kind: Destination
+metadata: {{name: {name}}}
+spec: {{endpoints: ['{address}'], {spec}}}
+"
+    )
+}
+
 /// A TrafficShift that holds for as long as given from now on; `what` is what it shifts, in YAML.
 pub(crate) fn shift(what: &str, lasts: Duration) -> String {
     let end = i64::try_from(clock::now_unix_millis()).expect("fits") + lasts.as_millis() as i64;
@@ -102,7 +119,11 @@ impl Default for Setup {
             cells: vec!["a", "b"],
             policy: even(),
             limits: "{}",
+            idempotency: None,
             table_file: None,
+            ledger_dir: None,
+            before_send: BeforeSend::default(),
+            destinations: Vec::new(),
             threads: 2,
             drain_delay: Duration::ZERO,
         }
@@ -117,11 +138,17 @@ impl Setup {
         for name in &self.cells {
             cells.push(FakeCell::start(name).await);
         }
-        fs::write(folder.path().join("router.yaml"), ROUTER.replace("LIMITS", self.limits))
-            .expect("is written");
+        let keys = self.idempotency.map(|keys| format!(", idempotency: {keys}")).unwrap_or_default();
+        let router = ROUTER.replace("LIMITS", &format!("{}{keys}", self.limits));
+        fs::write(folder.path().join("router.yaml"), router).expect("is written");
         fs::write(folder.path().join("policy.yaml"), &self.policy).expect("is written");
+        for (name, text) in &self.destinations {
+            fs::write(folder.path().join(format!("destination-{name}.yaml")), text).expect("is written");
+        }
         for fake in &cells {
-            let text = cell(fake.name(), 100, fake.address);
+            let names: Vec<&str> = self.destinations.iter().map(|(name, _)| *name).collect();
+            let reaches = format!("{{destinations: [{}], weight", names.join(", "));
+            let text = cell(fake.name(), 100, fake.address).replace("{weight", &reaches);
             fs::write(folder.path().join(format!("cell-{}.yaml", fake.name())), text).expect("is written");
         }
         (folder, cells)
@@ -132,6 +159,8 @@ impl Setup {
         let mut config = Config::local("main", "http", Source::Folder(folder.path().to_owned()));
         config.threads = NonZeroUsize::new(self.threads);
         config.table_file = self.table_file;
+        config.ledger_dir = self.ledger_dir;
+        config.before_send = self.before_send;
         config.drain_delay = self.drain_delay;
         let shutdown = Shutdown::new();
         let router = start(config, shutdown.clone()).await.expect("the router starts");

@@ -1,0 +1,127 @@
+//! Between a client's request and its transaction: who leaves before the point of no return takes the transaction along;
+//! past it the transaction goes on without its client, and a client whose deadline comes first is told the truth.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bulkhead_protocol::Reason;
+use bulkhead_routing::Refusal;
+use bulkhead_routing::transaction::run;
+use futures::future::LocalBoxFuture;
+use tokio::time::sleep;
+
+use crate::answer::Life;
+use crate::held::{Ready, ReadyBody};
+use crate::message::{Held, Holds};
+use crate::transaction::Transaction;
+use crate::under_way::{Claim, Ended};
+use crate::worker::Worker;
+
+/// An answer with what its request holds until it is written.
+type Outcome = Result<(Ready, Holds), Refusal>;
+
+/// Runs the transaction to its answer, in the caller's own task for as long as that lasts.
+///
+/// # Errors
+/// Why there is no answer; `OutcomeUnknown` when the deadline is over and an effect under way.
+pub(crate) async fn accompany(
+    mut transaction: Transaction,
+    permit: crate::listener::Permit,
+    claim: Option<Claim>,
+) -> Outcome {
+    let worker = Rc::clone(&transaction.worker);
+    let life = Rc::clone(&transaction.life);
+    let committed = Rc::clone(&transaction.committed);
+    let course = async move {
+        let ran = run(&mut transaction).await;
+        let ran = ran.map(|ready| {
+            let holds = Holds {
+                _permit: permit,
+                _in_rule: transaction.in_rule.take(),
+                _room: Rc::clone(&transaction.room),
+            };
+            (ready, holds)
+        });
+        if let Some(claim) = claim {
+            claim.end(ended(&ran));
+        }
+        ran
+    };
+    let mut accompanied = Accompanied {
+        worker: Rc::clone(&worker),
+        course: Some(Box::pin(course)),
+        committed: Rc::clone(&committed),
+    };
+    tokio::select! {
+        biased;
+        outcome = &mut accompanied => outcome,
+        () = overdue(&worker, &life, &committed) => Err(Refusal {
+            reason: Reason::OutcomeUnknown,
+            detail: "the deadline is over (restart.deadline) and a message with effects is under way; it is finished, and its id says what came of it".to_owned(),
+        }),
+    }
+}
+
+/// What those that joined are told.
+fn ended(outcome: &Outcome) -> Ended {
+    match outcome {
+        Err(refusal) => Ended::Refused(refusal.clone()),
+        Ok((Ready { status, headers, body: ReadyBody::Whole { data, trailers }, .. }, _)) => {
+            Ended::Answered(std::sync::Arc::new(Held {
+                status: *status,
+                headers: headers.clone(),
+                data: data.clone(),
+                trailers: trailers.clone(),
+            }))
+        }
+        Ok(_) => Ended::NotKept,
+    }
+}
+
+/// Comes back when the deadline is over and the transaction cannot end by itself, because it is committed.
+async fn overdue(worker: &Worker, life: &Life, committed: &Cell<bool>) {
+    loop {
+        // Before there is a rule there is no deadline, and what is not committed keeps it by itself.
+        let left = life.time_left(worker).min(LONGEST_LOOK);
+        if left.is_zero() && committed.get() {
+            return;
+        }
+        sleep(left.max(SHORTEST_LOOK)).await;
+    }
+}
+
+/// Between two looks at the deadline, which a choice may have changed.
+const LONGEST_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
+const SHORTEST_LOOK: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// A course that its caller waits for. Dropped once committed, it goes on as an orphan of its thread.
+struct Accompanied {
+    worker: Rc<Worker>,
+    course: Option<LocalBoxFuture<'static, Outcome>>,
+    committed: Rc<Cell<bool>>,
+}
+
+impl Future for Accompanied {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(course) = &mut self.course else { return Poll::Pending };
+        let polled = course.as_mut().poll(context);
+        if polled.is_ready() {
+            self.course = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Accompanied {
+    fn drop(&mut self) {
+        if let Some(course) = self.course.take()
+            && self.committed.get()
+        {
+            self.worker.orphans().adopt(Box::pin(async move { drop(course.await) }));
+        }
+    }
+}

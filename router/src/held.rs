@@ -1,0 +1,129 @@
+//! Holding a cell's answer until it is whole, so that one that breaks off can still be replaced: the first byte to the
+//! client commits. Long answers and streams are passed on as they come.
+
+use std::time::Duration;
+
+use bulkhead_crds::policy::RestartPolicy;
+use bulkhead_protocol::Reason;
+use bulkhead_routing::transaction::Failure;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use tokio::time::timeout;
+
+use crate::attempt::Lease;
+use crate::edge::{Collected, UpgradedCell, UpstreamBody, UpstreamHead};
+use crate::listener::Room;
+use crate::metrics::CellMetrics;
+
+/// Bytes of an answer's body that are held.
+const MOST: usize = 64 * 1024;
+/// Media types of answers that go on for as long as somebody listens.
+const STREAMS: [&str; 3] = ["text/event-stream", "application/grpc", "multipart/x-mixed-replace"];
+
+/// A cell's answer, ready for the client.
+pub(crate) struct Ready {
+    pub(crate) status: http::StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: ReadyBody,
+    pub(crate) counts: std::rc::Rc<CellMetrics>,
+}
+
+pub(crate) enum ReadyBody {
+    Whole {
+        data: Bytes,
+        trailers: Option<HeaderMap>,
+    },
+    /// What has arrived, and the rest with its lease attached.
+    Stream {
+        begun: Bytes,
+        rest: UpstreamBody,
+    },
+    /// The pod agreed to leave HTTP.
+    Upgrade(UpgradedCell, Lease),
+}
+
+/// Holds the answer as far as its rule wants it held.
+///
+/// # Errors
+/// `UpstreamReset` when it breaks off while it is held, `Timeout` when it does not become whole in `left`.
+pub(crate) async fn hold(
+    head: UpstreamHead,
+    lease: Lease,
+    policy: RestartPolicy,
+    left: Duration,
+    room: &Room,
+) -> Result<Ready, Failure> {
+    let counts = std::rc::Rc::clone(&lease.counts);
+    let UpstreamHead { status, headers, mut body, upgrade } = head;
+    if let Some(upgraded) = upgrade {
+        return Ok(Ready { status, headers, body: ReadyBody::Upgrade(upgraded, lease), counts });
+    }
+    let announced = body.declared();
+    body.attach(lease);
+    if !is_held(policy, announced, &headers) || !announced.is_none_or(|length| room.grow(length)) {
+        return Ok(Ready {
+            status,
+            headers,
+            body: ReadyBody::Stream { begun: Bytes::new(), rest: body },
+            counts,
+        });
+    }
+    let mut begun = BytesMut::new();
+    let grow = |length: usize| announced.is_some() || room.grow(length as u64);
+    let body = match timeout(left, body.collect(MOST, &mut begun, grow)).await {
+        Ok(Collected::Whole { data, trailers }) => {
+            if let Some(lease) = body.into_lease() {
+                lease.finish(true);
+            }
+            ReadyBody::Whole { data, trailers }
+        }
+        Ok(Collected::More(begun)) => ReadyBody::Stream { begun, rest: body },
+        Ok(Collected::Broken) => return Err(Failure::Unknown(Reason::UpstreamReset)),
+        Err(_) if policy == RestartPolicy::UntilPointOfNoReturn => {
+            return Err(Failure::Unknown(Reason::Timeout));
+        }
+        // Whoever asked for no restarts sees what there is.
+        Err(_) => ReadyBody::Stream { begun: begun.freeze(), rest: body },
+    };
+    Ok(Ready { status, headers, body, counts })
+}
+
+/// One of known length that is short; under `UntilPointOfNoReturn` also one of unknown length that is no stream.
+fn is_held(policy: RestartPolicy, announced: Option<u64>, headers: &HeaderMap) -> bool {
+    let media = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    let is_stream = STREAMS.iter().any(|stream| {
+        media.get(..stream.len()).is_some_and(|start| start.eq_ignore_ascii_case(stream.as_bytes()))
+    });
+    match (policy, announced) {
+        (RestartPolicy::Never, _) => false,
+        (_, Some(length)) => length <= MOST as u64,
+        (RestartPolicy::UntilPointOfNoReturn, None) => !is_stream,
+        (RestartPolicy::SafeOnly, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn check(policy: RestartPolicy, announced: Option<u64>, media: &'static str, expected: bool) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+        assert_eq!(is_held(policy, announced, &headers), expected, "{policy:?} {announced:?} {media}");
+    }
+
+    #[test]
+    fn short_answers_are_held_and_streams_never_are() {
+        use RestartPolicy::{Never, SafeOnly, UntilPointOfNoReturn};
+        let json = "application/json";
+        check(SafeOnly, Some(MOST as u64), json, true);
+        check(SafeOnly, Some(MOST as u64 + 1), json, false);
+        check(SafeOnly, None, json, false);
+        check(UntilPointOfNoReturn, None, json, true);
+        check(UntilPointOfNoReturn, None, "Text/Event-Stream; charset=utf-8", false);
+        check(UntilPointOfNoReturn, None, "application/grpc+proto", false);
+        check(Never, Some(1), json, false);
+    }
+}
