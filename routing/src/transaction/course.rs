@@ -215,3 +215,165 @@ async fn deliver<H: Hands>(
     }
     delivered
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Hands that reply by a script and write down what they are told.
+    struct Script {
+        replies: VecDeque<Reply<(), ()>>,
+        sent: VecDeque<Sent<()>>,
+        lines: RefCell<Vec<String>>,
+    }
+
+    impl Script {
+        fn line(&self, line: impl Into<String>) {
+            self.lines.borrow_mut().push(line.into());
+        }
+
+        fn reply(&mut self) -> Result<Reply<(), ()>, Refusal> {
+            let refusal = || Refusal::new(Reason::NoHealthyCell, "the script is over");
+            self.replies.pop_front().ok_or_else(refusal)
+        }
+    }
+
+    impl Hands for Script {
+        type Answer = ();
+        type Message = ();
+        type Connection = ();
+        type Returned = ();
+
+        async fn attempt(&mut self) -> Result<Reply<(), ()>, Refusal> {
+            self.line("attempt");
+            self.reply()
+        }
+
+        async fn go_on(&mut self, back: &Back<(), ()>, _: Stage) -> Result<Reply<(), ()>, Refusal> {
+            self.line(format!("go on from {} {}", back.asked.number, back.delivered.status().as_str()));
+            self.reply()
+        }
+
+        fn failed(&mut self, failure: Failure, stage: Stage) -> Result<(), Refusal> {
+            self.line(format!("{failure:?} {stage:?}"));
+            Ok(())
+        }
+
+        async fn connect(&mut self, _: &Asked<()>) -> Result<(), Reason> {
+            self.line("connect");
+            Ok(())
+        }
+
+        async fn record(&mut self, asked: &Asked<()>) -> Result<(), Reason> {
+            self.line(format!("record {}", asked.number));
+            Ok(())
+        }
+
+        fn may_send(&self, _: &Asked<()>, stage: Stage) -> Result<(), Reason> {
+            self.line(format!("may send {stage:?}"));
+            Ok(())
+        }
+
+        fn enter(&mut self, stage: Stage) {
+            self.line(format!("enter {stage:?}"));
+        }
+
+        async fn send(&mut self, (): (), asked: &Asked<()>) -> Sent<()> {
+            self.line(format!("send {}", asked.number));
+            self.sent.pop_front().unwrap_or(Sent::Answered(()))
+        }
+
+        fn settle(&mut self, asked: &Asked<()>, delivered: &Delivered<()>) {
+            self.line(format!("settle {} {}", asked.number, delivered.status().as_str()));
+        }
+    }
+
+    fn egress(number: u32, effects: bool, has_context: bool) -> Reply<(), ()> {
+        Reply::Egress(Asked { number, effects, has_context, message: () })
+    }
+
+    const REFUSED: Reply<(), ()> = Reply::Failed(Failure::NotProcessed(Reason::ConnectFailed));
+    const SENT_ONCE: [&str; 7] = [
+        "attempt",
+        "connect",
+        "record 1",
+        "may send Restartable",
+        "enter Committed",
+        "send 1",
+        "settle 1 answered",
+    ];
+
+    #[track_caller]
+    fn check<const N: usize>(
+        replies: [Reply<(), ()>; N],
+        sent: Vec<Sent<()>>,
+        expected: &[&str],
+    ) -> Result<(), Reason> {
+        let mut script = Script { replies: replies.into(), sent: sent.into(), lines: RefCell::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("needs nothing");
+        let result = runtime.block_on(run(&mut script));
+        assert_eq!(script.lines.into_inner(), expected);
+        result.map_err(|refusal| refusal.reason)
+    }
+
+    #[test]
+    fn a_message_with_effects_is_on_record_and_allowed_before_it_is_sent() {
+        let expected = [&SENT_ONCE[..], &["go on from 1 answered"]].concat();
+        assert_eq!(check([egress(1, true, true), Reply::Answer(())], vec![], &expected), Ok(()));
+    }
+
+    #[test]
+    fn where_nothing_was_handed_over_another_connection_is_taken_and_the_fence_asked_again() {
+        let stale = Sent::NotSent(Reason::DestinationUnavailable);
+        let expected = [
+            &SENT_ONCE[..6],
+            &["enter Restartable", "connect", "may send Restartable", "enter Committed", "send 1"],
+            &["settle 1 answered", "go on from 1 answered"],
+        ];
+        let replies = [egress(1, true, true), Reply::Answer(())];
+        assert_eq!(check(replies, vec![stale], &expected.concat()), Ok(()));
+    }
+
+    #[test]
+    fn numbers_out_of_order_and_effects_without_a_context_are_failures_of_the_cell() {
+        for wrong in [egress(0, true, true), egress(2, true, true), egress(1, true, false)] {
+            let expected = ["attempt", "Unknown(UpstreamProtocol) Restartable", "attempt"];
+            assert_eq!(check([wrong, Reply::Answer(())], vec![], &expected), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_cell_whose_pod_is_gone_after_it_asked_had_begun() {
+        let expected = [
+            "attempt",
+            "connect",
+            "may send Restartable",
+            "send 1",
+            "go on from 1 answered",
+            "Unknown(UpstreamReset) Restartable",
+            "attempt",
+        ];
+        let replies = [egress(1, false, true), REFUSED, Reply::Answer(())];
+        assert_eq!(check(replies, vec![], &expected), Ok(()));
+    }
+
+    #[test]
+    fn past_the_point_of_no_return_the_last_context_is_what_others_go_on_from() {
+        let expected = [
+            &SENT_ONCE[..],
+            &["go on from 1 answered", "connect", "may send Committed", "send 2", "go on from 2 answered"],
+            &["Unknown(UpstreamReset) Committed", "go on from 1 answered"],
+        ];
+        let replies = [egress(1, true, true), egress(2, false, false), REFUSED, Reply::Answer(())];
+        assert_eq!(check(replies, vec![], &expected.concat()), Ok(()));
+    }
+
+    #[test]
+    fn what_was_sent_and_cannot_be_finished_is_unknown_whatever_the_last_failure_said() {
+        let expected = [&SENT_ONCE[..], &["go on from 1 answered"]].concat();
+        assert_eq!(check([egress(1, true, true)], vec![], &expected), Err(Reason::OutcomeUnknown));
+    }
+}
