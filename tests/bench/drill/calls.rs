@@ -80,7 +80,7 @@ impl Call {
 }
 
 /// Whether it is an approval of that transaction and of no other.
-fn answers(body: &[u8], reference: &str) -> bool {
+pub(crate) fn answers(body: &[u8], reference: &str) -> bool {
     let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     body["approved"] == true && body["reference"] == reference
 }

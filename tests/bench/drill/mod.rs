@@ -12,7 +12,7 @@ mod table;
 mod traffic;
 mod variants;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// One JSON object instead of a table.
     #[arg(long)]
     json: bool,
+    /// Leave the files of each run, logs and ledgers among them, for a look at what failed.
+    #[arg(long)]
+    keep: bool,
     /// Where peers are installed and runs keep their files, ledgers among them.
     #[arg(long, env = "BULKHEAD_CACHE")]
     cache: PathBuf,
@@ -109,7 +112,7 @@ async fn drill(args: &Args) -> Result<ExitCode> {
             eprintln!("run {run} of {}: {} {} {}", args.runs, row.system, row.variant, row.retries);
             watch.take_ms();
             let what = format!("{} {} {}", row.system, row.variant, row.retries);
-            play.once(shape, &args.cache, row)
+            play.once(shape, folder(args)?, row)
                 .await
                 .with_context(|| format!("{what} could not be played"))?;
             longest_ms = longest_ms.max(watch.take_ms());
@@ -126,6 +129,16 @@ async fn drill(args: &Args) -> Result<ExitCode> {
         println!("longest stall of the machine {longest_ms:.1} ms");
     }
     Ok(report.exit_code(NOISE_MS))
+}
+
+/// For the files of one run.
+fn folder(args: &Args) -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("drill-").disable_cleanup(args.keep).tempdir_in(&args.cache);
+    let folder = folder.with_context(|| format!("no folder in {}", args.cache.display()))?;
+    if args.keep {
+        eprintln!("  its files: {}", folder.path().display());
+    }
+    Ok(folder)
 }
 
 fn plays(args: &Args) -> Result<Vec<Play>> {
@@ -184,9 +197,7 @@ impl Play {
         }
     }
 
-    async fn once(&self, shape: Shape, cache: &Path, row: &mut Row) -> Result<()> {
-        let folder = tempfile::Builder::new().prefix("drill-").tempdir_in(cache);
-        let folder = folder.with_context(|| format!("no folder in {}", cache.display()))?;
+    async fn once(&self, shape: Shape, folder: TempDir, row: &mut Row) -> Result<()> {
         match self {
             Self::Bulkhead(variant) => {
                 let played = variant.play(shape, folder).await?;

@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use super::namespace::Namespace;
 use super::process::{Group, Launch, sibling};
 use super::routers;
+use super::traffic::PATH;
 
 /// How long everything may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -169,7 +170,7 @@ impl Stage {
 
     async fn warm(&self, caller: &Caller, key: &str) -> Result<()> {
         let fields = [(self.key_header.clone(), key)];
-        let call = caller.call(Method::POST, "/pay", &fields, payment(key));
+        let call = caller.call(Method::POST, PATH, &fields, payment(key));
         let Ok(answered) = tokio::time::timeout(Duration::from_secs(2), call).await else {
             bail!("no answer within 2 s");
         };

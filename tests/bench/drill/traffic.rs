@@ -6,13 +6,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bulkhead_process::{Monotonic, Shutdown};
+use bulkhead_samples::caller::Caller;
 use bulkhead_samples::load::{Body, Load, Outcome, Plan, Report};
-use http::HeaderName;
-use tokio::task::JoinHandle;
+use http::{HeaderName, Method};
+use tokio::task::{JoinHandle, JoinSet};
 
-use super::calls::Call;
+use super::calls::{Call, End, answers};
 use super::stage::payment;
 
+/// Where payments go.
+pub(crate) const PATH: &str = "/pay";
+/// How many ask again at the same time.
+const AT_ONCE: usize = 32;
 /// Enough that those who wait for a stopped router or cell leave the others their turn.
 const CONNECTIONS: u32 = 600;
 /// Longer than any deadline on the way, so that whoever gives up says so.
@@ -36,8 +41,8 @@ impl Traffic {
     ) -> Self {
         let plan = Plan {
             targets,
-            method: http::Method::POST,
-            path: "/pay".to_owned(),
+            method: Method::POST,
+            path: PATH.to_owned(),
             headers: vec![(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"))],
             key_header: Some(key_header),
             keys: u64::MAX,
@@ -73,6 +78,27 @@ impl Traffic {
         (&mut self.task).await.context("the load broke")?;
         Ok(std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner)))
     }
+}
+
+/// Callers that got no answer ask once more, with the same key, at a router that lives. How many still have none.
+pub(crate) async fn ask_again(front: SocketAddr, key_header: &HeaderName, calls: &[Call]) -> u64 {
+    let caller = Arc::new(Caller::new(front));
+    let unanswered: Vec<_> = calls.iter().filter(|call| matches!(call.end, End::NoAnswer(_))).collect();
+    let mut without = 0;
+    for some in unanswered.chunks(AT_ONCE) {
+        let mut asking = JoinSet::new();
+        for call in some {
+            let (caller, field, reference) =
+                (Arc::clone(&caller), key_header.clone(), call.reference.clone());
+            asking.spawn(async move {
+                let fields = [(field, reference.as_str())];
+                let answer = caller.call(Method::POST, PATH, &fields, payment(&reference)).await;
+                answer.is_ok_and(|(_, body)| answers(&body, &reference))
+            });
+        }
+        without += asking.join_all().await.into_iter().filter(|answered| !answered).count() as u64;
+    }
+    without
 }
 
 impl Drop for Traffic {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::calls::{Call, End, Figures, Window, figures, unanswered_effects};
 use super::namespace::Namespace;
 use super::stage::{Issuer, Member, Stage};
-use super::traffic::Traffic;
+use super::traffic::{Traffic, ask_again};
 use super::{cells, routers};
 
 /// One way to hurt it.
@@ -56,8 +56,8 @@ enum Promise {
     NothingLost,
     /// Without a destination every transaction is refused with a 5xx that says why; none hangs, none is executed twice.
     Refused,
-    /// Only what was sent to the hurt router may go unanswered; if it had an effect, that router's ledger knows it. None
-    /// is executed twice, by the issuer's duplicate check.
+    /// Only what was sent to the hurt router may go unanswered; if it had an effect, that router's ledger knows it. Whoever
+    /// got no answer gets one from the other router, and by the issuer's duplicate check none is executed twice.
     KnownToTheLedger,
 }
 
@@ -165,7 +165,17 @@ impl Variant {
         let mut stage = self.stage(folder)?;
         stage.ready().await?;
         let seen = play(&mut stage, self.fault, shape).await?;
-        let broken = self.judge(&stage, &seen)?;
+        let mut broken = self.judge(&stage, &seen)?;
+        if self.promise == Promise::KnownToTheLedger {
+            let (_, living) = stage.fronts.last().context("there is no router")?;
+            let without = ask_again(*living, &stage.key_header, &seen.calls).await;
+            let after = stage.issuer.executions().await?;
+            broken.push(("without an answer when asked again", without));
+            broken.push((
+                "executed twice when asked again",
+                figures(&seen.calls, &after, seen.fault).executed_twice,
+            ));
+        }
         Ok(Played { figures: figures(&seen.calls, &seen.book, seen.fault), broken })
     }
 
