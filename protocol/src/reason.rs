@@ -58,8 +58,8 @@ reasons! {
     UpstreamProtocol = 502, "The cell's answer is not valid HTTP";
     /// The attempt or the whole request ran out of time, and the request may have been processed.
     Timeout = 504, "No answer in time";
-    /// The cell was disabled and gives back what it had in flight.
-    CellDisabled = 503, "The cell is disabled";
+    /// The cell was disabled while it had the request, which may have been processed.
+    CellDisabled = 502, "The cell was disabled";
     /// The pod went away while it had the request, which may have been processed.
     PodGone = 502, "The cell's pod is gone";
     /// The transaction may have had an effect at a destination, and what came of it cannot be told here. Ask for it by its id; sending it again is not safe.

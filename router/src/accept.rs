@@ -70,7 +70,7 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
     loop {
         tokio::select! {
             command = commands.recv() => match command {
-                None => return,
+                None => break,
                 Some(Command::Open(listener, socket)) => doors.open(listener, socket),
                 Some(Command::Close(name)) => {
                     doors.open.borrow_mut().remove(&name);
@@ -84,12 +84,13 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
                         tracing::warn!(connections = left, "the time to drain is over; what is left is cut");
                     }
                     doors.worker.sweep();
-                    return;
+                    break;
                 }
             },
             _ = sweep.tick() => doors.sweep(),
         }
     }
+    doors.worker.orphans().abandon();
 }
 
 async fn while_sweeping<T>(doors: &Doors, sweep: &mut Interval, work: impl Future<Output = T>) -> T {

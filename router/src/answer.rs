@@ -67,6 +67,10 @@ impl Life {
         self.attempts.set(attempts);
     }
 
+    pub(crate) fn set_deadline(&self, deadline: Duration) {
+        self.deadline.set(deadline);
+    }
+
     /// Time until that deadline, which runs from the request's arrival.
     pub(crate) fn left(&self, worker: &Worker, deadline: Duration) -> Duration {
         self.began.saturating_add(deadline).saturating_sub(worker.clock().elapsed())

@@ -26,6 +26,8 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Bytes of a given-back answer that are read to keep its connection, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024;
 const DISCARD: Duration = Duration::from_secs(1);
+/// Between two looks whether what is asked back can go on elsewhere.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// One attempt under way: it counts in its cell and pod until it is finished or dropped.
 pub(crate) struct Lease {
@@ -35,7 +37,7 @@ pub(crate) struct Lease {
     clock: Monotonic,
     pub(crate) counts: Rc<CellMetrics>,
     /// The memory of what is on its way to the pod, and what else lasts as long as the answer.
-    _room: Rc<Room>,
+    room: Rc<Room>,
     holds: Option<Holds>,
     /// Told when the answer breaks off.
     broken: Option<PathMetrics>,
@@ -65,8 +67,9 @@ impl Lease {
         }
     }
 
-    pub(crate) fn pool(&self) -> &Rc<Pool> {
-        &self.pool
+    /// Bytes that are held for the transaction.
+    pub(crate) fn memory(&self) -> u64 {
+        self.room.held()
     }
 
     pub(crate) fn cell(&self) -> &Arc<CellLive> {
@@ -126,7 +129,7 @@ pub(crate) struct Terms<'a> {
     /// How long it may take.
     pub(crate) limit: Duration,
     /// Whether it may be given up when its cell is asked to give it back. Asked then.
-    pub(crate) may_leave: &'a dyn Fn() -> bool,
+    pub(crate) may_leave: &'a dyn Fn(Reason) -> bool,
     pub(crate) room: &'a Rc<Room>,
 }
 
@@ -147,7 +150,7 @@ pub(crate) async fn attempt(
         connection: None,
         clock,
         counts: Rc::clone(&cell.counts),
-        _room: Rc::clone(terms.room),
+        room: Rc::clone(terms.room),
         holds: None,
         broken: None,
     };
@@ -212,10 +215,15 @@ fn unknown(cell: &LocalCell, reason: Reason, error: &AttemptError) -> Failed {
     Failed { failure: Some(Failure::Unknown(reason)), body: None }
 }
 
-/// Comes back when the attempt is asked back and may be given up.
-async fn asked_back(pool: &Pool, may_leave: &dyn Fn() -> bool) -> Reason {
-    let reason = pool.recalled().await;
-    if may_leave() { reason } else { std::future::pending().await }
+/// Comes back when the attempt is asked back and may be given up. Whether it may can change: another cell comes in.
+async fn asked_back(pool: &Pool, may_leave: &dyn Fn(Reason) -> bool) -> Reason {
+    loop {
+        let reason = pool.recalled().await;
+        if may_leave(reason) {
+            return reason;
+        }
+        sleep(ASK_AGAIN).await;
+    }
 }
 
 async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Connection, Failure> {
@@ -332,7 +340,7 @@ mod tests {
         let body = Outgoing::Whole(Bytes::from_static(b"x"));
         let room = Room::none(&shared.listeners, &Settings::new(false, None, &Limits::default()));
         let limit = Duration::from_secs(5);
-        let terms = Terms { chosen_from: Some(&table), limit, may_leave: &|| false, room: &room };
+        let terms = Terms { chosen_from: Some(&table), limit, may_leave: &|_| false, room: &room };
         let failed = attempt(&worker, &cell, &pool, message, body, terms).await.err();
         let failed = failed.expect("has no answer");
         assert!(failed.failure.is_none() && failed.body.is_some());

@@ -1,10 +1,10 @@
 //! Between a client's request and its transaction: who leaves before the point of no return takes the transaction along;
 //! past it the transaction goes on without its client, and a client whose deadline comes first is told the truth.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bulkhead_protocol::Reason;
 use bulkhead_routing::Refusal;
@@ -14,26 +14,26 @@ use tokio::time::sleep;
 
 use crate::answer::Life;
 use crate::held::{Ready, ReadyBody};
+use crate::listener::Permit;
 use crate::message::{Held, Holds};
-use crate::transaction::Transaction;
+use crate::transaction::{Standing, Transaction};
 use crate::under_way::{Claim, Ended};
 use crate::worker::Worker;
 
 /// An answer with what its request holds until it is written.
 type Outcome = Result<(Ready, Holds), Refusal>;
 
+/// How long after the deadline a course that has not ended by itself is given up, or its client told that it goes on.
+const SLACK: Duration = Duration::from_millis(100);
+
 /// Runs the transaction to its answer, in the caller's own task for as long as that lasts.
 ///
 /// # Errors
-/// Why there is no answer; `OutcomeUnknown` when the deadline is over and an effect under way.
-pub(crate) async fn accompany(
-    mut transaction: Transaction,
-    permit: crate::listener::Permit,
-    claim: Option<Claim>,
-) -> Outcome {
+/// Why there is no answer: `Timeout` when the deadline is over, `OutcomeUnknown` when it is and an effect under way.
+pub(crate) async fn accompany(mut transaction: Transaction, permit: Permit, claim: Option<Claim>) -> Outcome {
     let worker = Rc::clone(&transaction.worker);
     let life = Rc::clone(&transaction.life);
-    let committed = Rc::clone(&transaction.committed);
+    let shared = Rc::clone(&transaction.shared);
     let course = async move {
         let ran = run(&mut transaction).await;
         let ran = ran.map(|ready| {
@@ -52,14 +52,18 @@ pub(crate) async fn accompany(
     let mut accompanied = Accompanied {
         worker: Rc::clone(&worker),
         course: Some(Box::pin(course)),
-        committed: Rc::clone(&committed),
+        shared: Rc::clone(&shared),
     };
     tokio::select! {
         biased;
         outcome = &mut accompanied => outcome,
-        () = overdue(&worker, &life, &committed) => Err(Refusal {
-            reason: Reason::OutcomeUnknown,
-            detail: "the deadline is over (restart.deadline) and a message with effects is under way; it is finished, and its id says what came of it".to_owned(),
+        () = overdue(&worker, &life) => Err(if shared.committed.get() {
+            Refusal {
+                reason: Reason::OutcomeUnknown,
+                detail: "the deadline is over (restart.deadline) and a message with effects is under way; it is finished, and its id says what came of it".to_owned(),
+            }
+        } else {
+            Refusal { reason: Reason::Timeout, detail: "the rule's deadline is over (restart.deadline)".to_owned() }
         }),
     }
 }
@@ -80,27 +84,25 @@ fn ended(outcome: &Outcome) -> Ended {
     }
 }
 
-/// Comes back when the deadline is over and the transaction cannot end by itself, because it is committed.
-async fn overdue(worker: &Worker, life: &Life, committed: &Cell<bool>) {
+/// Comes back when the deadline is over, which each choice may move.
+async fn overdue(worker: &Worker, life: &Life) {
     loop {
-        // Before there is a rule there is no deadline, and what is not committed keeps it by itself.
+        // Before there is a rule there is no deadline.
         let left = life.time_left(worker).min(LONGEST_LOOK);
-        if left.is_zero() && committed.get() {
+        sleep(left + SLACK).await;
+        if life.time_left(worker).is_zero() {
             return;
         }
-        sleep(left.max(SHORTEST_LOOK)).await;
     }
 }
 
-/// Between two looks at the deadline, which a choice may have changed.
-const LONGEST_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
-const SHORTEST_LOOK: std::time::Duration = std::time::Duration::from_millis(5);
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// A course that its caller waits for. Dropped once committed, it goes on as an orphan of its thread.
 struct Accompanied {
     worker: Rc<Worker>,
     course: Option<LocalBoxFuture<'static, Outcome>>,
-    committed: Rc<Cell<bool>>,
+    shared: Rc<Standing>,
 }
 
 impl Future for Accompanied {
@@ -118,9 +120,9 @@ impl Future for Accompanied {
 
 impl Drop for Accompanied {
     fn drop(&mut self) {
-        if let Some(course) = self.course.take()
-            && self.committed.get()
-        {
+        let Some(course) = self.course.take() else { return };
+        self.shared.abandoned.set(true);
+        if self.shared.committed.get() {
             self.worker.orphans().adopt(Box::pin(async move { drop(course.await) }));
         }
     }

@@ -10,37 +10,42 @@ use bulkhead_ledger::{Intent, Outcome};
 use bulkhead_protocol::Reason;
 use bulkhead_protocol::egress::{self as wire, ContextHead, Continue, Egress};
 use bulkhead_routing::Refusal;
-use bulkhead_routing::table::{CellIndex, DestinationKind};
+use bulkhead_routing::table::DestinationKind;
 use bulkhead_routing::transaction::{Asked, Back, Delivered, Failure, Hands, Reply, Sent, Stage};
 use bytes::{Bytes, BytesMut};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, header};
 use tokio::time::timeout;
 
-use crate::attempt::{Failed, Lease, Message, Said, Terms, attempt};
+use crate::attempt::{Failed, Lease, Message, Said, Terms, attempt, pick};
 use crate::edge::{Collected, Outgoing, UpstreamHead};
 use crate::egress::fields::to_destination;
 use crate::egress::path::within;
 use crate::egress::{self, DestinationLive, Returned};
-use crate::held::{self, Ready};
+use crate::held::{self, Ready, Wanted};
+use crate::listener::Counted;
 use crate::live::CellLive;
-use crate::pool::Pool;
-use crate::transaction::{At, Out, Recorded, Transaction};
-use crate::worker::LocalTable;
+use crate::transaction::{At, Out, Place, Recorded, Transaction};
+use crate::worker::{LocalCell, LocalTable};
 
 /// An egress as a cell handed it over.
 pub(crate) struct Handed {
-    /// The pod that asked.
-    pool: Rc<Pool>,
+    /// Who asked.
+    at: At,
     live: Arc<CellLive>,
     /// By which the transaction counts there until it goes on.
     lease: RefCell<Option<Lease>>,
-    /// Where that cell's state is, should no newer table have it.
-    at: (Rc<LocalTable>, CellIndex),
     context: Option<ContextHead>,
     context_bytes: Bytes,
     message: egress::Message,
     destination: Result<Arc<DestinationLive>, Reason>,
+    _memory: Counted,
+}
+
+/// What a destination answered, as it is held.
+pub(crate) struct Brought {
+    returned: Returned,
+    _memory: Counted,
 }
 
 impl Handed {
@@ -55,38 +60,49 @@ impl Hands for Transaction {
     type Answer = Ready;
     type Message = Handed;
     type Connection = egress::Ready;
-    type Returned = Returned;
+    type Returned = Brought;
 
     async fn attempt(&mut self) -> Result<Replied, Refusal> {
         let table = self.worker.table();
         let (rule, index) = self.choose(&table)?;
-        let Some((cell, pool)) = self.enter(&table, rule, index, None) else { return Ok(Reply::Again) };
+        let Some(place) = self.enter(&table, rule, index, None) else { return Ok(Reply::Again) };
         let limit = self.limit(&rule.restart, Stage::Restartable);
+        let Some(cell) = self.worker.cell(&table, index) else { return Ok(Reply::Again) };
         let message = self.message(cell, limit);
         let body = self.payload.take();
-        let terms =
-            Terms { chosen_from: Some(&table), limit, may_leave: &|| self.may_leave(), room: &self.room };
+        let may_leave = |reason| self.may_leave(reason, Stage::Restartable);
+        let terms = Terms { chosen_from: Some(&table), limit, may_leave: &may_leave, room: &self.room };
         let until = self.worker.clock().elapsed() + limit;
-        let said = attempt(&self.worker, cell, &pool, message, body, terms).await;
-        self.heard(said, until).await
+        match attempt(&self.worker, cell, &place.pool, message, body, terms).await {
+            Ok(said) => Ok(self.heard(said, until).await),
+            Err(Failed { failure, body }) => {
+                self.payload.give_back(body);
+                Ok(failure.map_or(Reply::Again, Reply::Failed))
+            }
+        }
     }
 
-    async fn go_on(&mut self, back: &Back<Handed, Returned>, stage: Stage) -> Result<Replied, Refusal> {
-        if self.out.take().is_some() && stage == Stage::Committed {
-            // Whoever failed before may well finish it.
+    async fn go_on(&mut self, back: &Back<Handed, Brought>, stage: Stage) -> Result<Replied, Refusal> {
+        self.out = None;
+        let number = back.asked.number;
+        if stage == Stage::Committed && number > self.furthest {
+            // Whoever failed before may well finish it. Only progress is forgiven for, so that it ends.
+            self.furthest = number;
             self.tried.forgive();
         }
         let table = self.worker.table();
-        let Some((at, pool)) = self.whereto(&table, back, stage)? else { return Ok(Reply::Again) };
-        let Some(cell) = self.worker.cell(&at.0, at.1) else { return Ok(Reply::Again) };
-        let restart = self.at.as_ref().map(|at| at.restart.clone());
-        let Some(restart) = restart else { return Ok(Reply::Again) };
-        let limit = self.limit(&restart, stage);
+        let Some(at) = self.whereto(&table, back, stage)? else { return Ok(Reply::Again) };
+        let Some(cell) = self.worker.cell(&at.place.table, at.place.cell) else { return Ok(Reply::Again) };
+        let limit = self.limit(&at.restart, stage);
         let (message, body) = self.continuation(back, cell, limit);
-        let terms = Terms { chosen_from: None, limit, may_leave: &|| false, room: &self.room };
+        let may_leave = |reason| self.may_leave(reason, stage);
+        let terms = Terms { chosen_from: None, limit, may_leave: &may_leave, room: &self.room };
         let until = self.worker.clock().elapsed() + limit;
-        let said = attempt(&self.worker, cell, &pool, message, Outgoing::Whole(body), terms).await;
-        self.heard(said, until).await
+        let body = Outgoing::Whole(body);
+        match attempt(&self.worker, cell, &at.place.pool, message, body, terms).await {
+            Ok(said) => Ok(self.heard(said, until).await),
+            Err(Failed { failure, .. }) => Ok(failure.map_or(Reply::Again, Reply::Failed)),
+        }
     }
 
     fn failed(&mut self, failure: Failure, stage: Stage) -> Result<(), Refusal> {
@@ -118,8 +134,22 @@ impl Hands for Transaction {
                 .map(|live| Arc::clone(&live.spec.name))
                 .unwrap_or_default(),
         };
-        let intended = self.worker.ledger().intend(intent).await.map_err(|refusal| {
-            tracing::warn!(%refusal, transaction = %self.life.id(), "an egress was not sent");
+        // A disk that hangs is as good as none: what waits for it is told so in time.
+        let patience = match self.shared.committed.get() {
+            false => self.life.time_left(&self.worker),
+            true => self
+                .out
+                .as_ref()
+                .map_or(Duration::ZERO, |out| out.until.saturating_sub(self.worker.clock().elapsed())),
+        };
+        let recorded = timeout(patience, self.worker.ledger().intend(intent)).await;
+        let refused = match recorded {
+            Ok(Ok(intended)) => Ok(intended),
+            Ok(Err(refusal)) => Err(refusal.to_string()),
+            Err(_) => Err("the disk did not take it in time".to_owned()),
+        };
+        let intended = refused.map_err(|why| {
+            tracing::warn!(why, transaction = %self.life.id(), "an egress was not sent");
             Reason::LedgerUnavailable
         })?;
         if let Some(out) = &mut self.out {
@@ -132,32 +162,41 @@ impl Hands for Transaction {
 
     fn may_send(&self, asked: &Asked<Handed>, stage: Stage) -> Result<(), Reason> {
         let least = asked.message.destination.as_ref().map_or(Duration::ZERO, |live| live.spec.min_time);
+        let too_late = self.shared.abandoned.get() || self.life.time_left(&self.worker) <= least;
         match stage {
-            Stage::Restartable if self.life.time_left(&self.worker) <= least => Err(Reason::Timeout),
+            Stage::Restartable if too_late => Err(Reason::Timeout),
             Stage::Restartable | Stage::Committed => Ok(()),
         }
     }
 
     fn enter(&mut self, stage: Stage) {
-        let committed = stage == Stage::Committed;
-        self.committed.set(committed);
-        if let Some(recorded) = self.out.as_mut().and_then(|out| out.recorded.as_mut()) {
-            recorded.sent = committed;
-        }
+        self.shared.committed.set(stage == Stage::Committed);
     }
 
-    async fn send(&mut self, connection: egress::Ready, asked: &Asked<Handed>) -> Sent<Returned> {
+    async fn send(&mut self, connection: egress::Ready, asked: &Asked<Handed>) -> Sent<Brought> {
         let Some(out) = &mut self.out else { return Sent::NotSent(Reason::Internal) };
-        let sent = connection.send(&mut out.tried, &asked.message.message, out.until).await;
-        if let Sent::Answered(returned) = &sent {
-            self.room.count(returned.body.len() as u64);
+        // Given up from here on, nobody can say that nothing went out.
+        if let Some(recorded) = &mut out.recorded {
+            recorded.sent = true;
         }
-        sent
+        match connection.send(&mut out.tried, &asked.message.message, out.until).await {
+            Sent::Answered(returned) => {
+                let memory = self.room.count(returned.body.len());
+                Sent::Answered(Brought { returned, _memory: memory })
+            }
+            Sent::Unknown(reason) => Sent::Unknown(reason),
+            Sent::NotSent(reason) => {
+                if let Some(recorded) = &mut out.recorded {
+                    recorded.sent = false;
+                }
+                Sent::NotSent(reason)
+            }
+        }
     }
 
-    fn settle(&mut self, _: &Asked<Handed>, delivered: &Delivered<Returned>) {
+    fn settle(&mut self, _: &Asked<Handed>, delivered: &Delivered<Brought>) {
         let outcome = match delivered {
-            Delivered::Answered(returned) => Outcome::Answered { status: Some(returned.status) },
+            Delivered::Answered(brought) => Outcome::Answered { status: Some(brought.returned.status) },
             Delivered::NotSent(_) => Outcome::NotSent,
             Delivered::Unknown(_) => Outcome::Unknown,
         };
@@ -170,46 +209,40 @@ impl Hands for Transaction {
 
 impl Transaction {
     /// What a pod said, as far as the course goes.
-    async fn heard(&mut self, said: Result<Said, Failed>, until: Duration) -> Result<Replied, Refusal> {
+    async fn heard(&self, said: Said, until: Duration) -> Replied {
         let left = until.saturating_sub(self.worker.clock().elapsed());
         match said {
-            Ok(Said::Answer(head, lease)) => {
+            Said::Answer(head, lease) => {
                 let policy = self.at.as_ref().map(|at| at.restart.policy).unwrap_or_default();
-                let held = held::hold(head, lease, policy, left, &self.room).await;
-                Ok(held.map_or_else(Reply::Failed, Reply::Answer))
+                let wanted = Wanted { policy, shared: self.keyed, left };
+                held::hold(head, lease, wanted, &self.room).await.map_or_else(Reply::Failed, Reply::Answer)
             }
-            Ok(Said::Egress(head, lease)) => {
+            Said::Egress(head, lease) => {
                 let read = timeout(left, self.read(head, lease)).await;
                 let asked = read.unwrap_or(Err(Failure::Unknown(Reason::Timeout)));
-                Ok(asked.map_or_else(Reply::Failed, Reply::Egress))
-            }
-            Err(Failed { failure, body }) => {
-                self.payload.give_back(body);
-                Ok(failure.map_or(Reply::Again, Reply::Failed))
+                asked.map_or_else(Reply::Failed, Reply::Egress)
             }
         }
     }
 
     /// Reads what a cell hands over for a destination.
-    async fn read(&self, mut head: UpstreamHead, lease: Lease) -> Result<Asked<Handed>, Failure> {
+    async fn read(&self, mut head: UpstreamHead, mut lease: Lease) -> Result<Asked<Handed>, Failure> {
+        let live = Arc::clone(lease.cell());
         let malformed = |error: wire::Malformed| {
-            tracing::warn!(cell = &*lease.cell().name, %error, "an egress makes no sense");
+            tracing::warn!(cell = &*live.name, %error, "an egress makes no sense");
             Failure::Unknown(Reason::UpstreamProtocol)
         };
         let asked = Egress::read(&head.headers).map_err(malformed)?;
-        let room = |length: usize| self.room.grow(length as u64);
-        let whole = match head.body.collect(wire::MAX_BODY, &mut BytesMut::new(), room).await {
+        let whole = match head.body.collect(wire::MAX_BODY, &mut BytesMut::new(), |_| true).await {
             Collected::Whole { data, .. } => data,
             Collected::More(_) => return Err(Failure::Unknown(Reason::UpstreamProtocol)),
             Collected::Broken => return Err(Failure::Unknown(Reason::UpstreamReset)),
         };
+        lease.release();
+        let memory = self.room.count(whole.len());
         let (context_bytes, body) = wire::split(whole, asked.context.as_ref()).map_err(malformed)?;
-        let at = self.at.as_ref().ok_or(Failure::Unknown(Reason::Internal))?;
-        let destination = self.reached(at, &asked);
-        if destination.is_err() {
-            self.worker.forbidden().note(&lease.cell().name, &asked.destination);
-        }
-        let (destination, path) = match destination {
+        let at = self.at.clone().ok_or(Failure::Unknown(Reason::Internal))?;
+        let (destination, path) = match self.reached(&at.place, &asked) {
             Ok((live, path)) => (Ok(live), path),
             Err(reason) => (Err(reason), PathAndQuery::from_static("/")),
         };
@@ -217,33 +250,32 @@ impl Transaction {
             Ok(live) => to_destination(head.headers, &live.spec, &self.life.id(), asked.number),
             Err(_) => HeaderMap::new(),
         };
-        let message = egress::Message { method: asked.method, path, headers, body };
-        let mut lease = lease;
-        lease.release();
         Ok(Asked {
             number: asked.number,
             effects: destination.as_ref().is_ok_and(|live| live.spec.effects),
             has_context: asked.context.is_some(),
             message: Handed {
-                pool: Rc::clone(lease.pool()),
-                live: Arc::clone(lease.cell()),
+                at,
+                live,
                 lease: RefCell::new(Some(lease)),
-                at: (Rc::clone(&at.table), at.cell),
                 context: asked.context,
                 context_bytes,
-                message,
+                message: egress::Message { method: asked.method, path, headers, body },
                 destination,
+                _memory: memory,
             },
         })
     }
 
     /// The destination that a cell asks for and the path there, if the cell may reach it.
-    fn reached(&self, at: &At, asked: &Egress) -> Result<(Arc<DestinationLive>, PathAndQuery), Reason> {
-        let snapshot = &at.table.snapshot;
-        let spec = snapshot.table.reaches(snapshot.table.cell(at.cell), &asked.destination);
-        let DestinationKind::Http { path, .. } = &spec.ok_or(Reason::DestinationForbidden)?.kind else {
+    fn reached(&self, place: &Place, asked: &Egress) -> Result<(Arc<DestinationLive>, PathAndQuery), Reason> {
+        let snapshot = &place.table.snapshot;
+        let cell = snapshot.table.cell(place.cell);
+        let Some(spec) = snapshot.table.reaches(cell, &asked.destination) else {
+            self.worker.forbidden().note(&cell.name, &asked.destination);
             return Err(Reason::DestinationForbidden);
         };
+        let DestinationKind::Http { path, .. } = &spec.kind else { return Err(Reason::DestinationForbidden) };
         let path = within(path, asked.path.as_deref()).and_then(|path| path.parse().ok());
         let live = snapshot.destination(&asked.destination).ok_or(Reason::DestinationUnavailable)?;
         Ok((Arc::clone(live), path.ok_or(Reason::DestinationForbidden)?))
@@ -251,23 +283,22 @@ impl Transaction {
 
     /// Where an egress goes on: at the pod that asked; once committed, else at another pod of the cell that was asked
     /// last, else in another cell. Counts it there. None where the place was not to be had and the next is to be looked for.
-    #[expect(clippy::type_complexity, reason = "a place is a table, a cell of it, and a pod")]
     fn whereto(
         &mut self,
         table: &Rc<LocalTable>,
-        back: &Back<Handed, Returned>,
+        back: &Back<Handed, Brought>,
         stage: Stage,
-    ) -> Result<Option<((Rc<LocalTable>, CellIndex), Rc<Pool>)>, Refusal> {
+    ) -> Result<Option<At>, Refusal> {
         let handed = &back.asked.message;
         let counted_until_then = handed.lease.take();
         if let (Some(_), Ok(live)) = (&counted_until_then, &handed.destination) {
             self.worker.egress().delivered(live, back.delivered.status());
         }
-        if !self.tried.pods().iter().any(|pod| Rc::ptr_eq(pod, &handed.pool)) {
-            let (of, index) = &handed.at;
+        if !self.tried.pods().iter().any(|pod| Rc::ptr_eq(pod, &handed.at.place.pool)) {
             handed.live.enter();
-            self.set_pool(&handed.pool, handed.version());
-            return Ok(Some(((Rc::clone(of), *index), Rc::clone(&handed.pool))));
+            let at = At { context: handed.version().map(str::to_owned), ..handed.at.clone() };
+            self.at = Some(at.clone());
+            return Ok(Some(at));
         }
         let (Stage::Committed, Some(version)) = (stage, handed.version()) else {
             return Err(Refusal {
@@ -275,38 +306,37 @@ impl Transaction {
                 detail: "the pod that asked for an egress could not be told what became of it".to_owned(),
             });
         };
-        if let Some(at) = &self.at
-            && let Some(cell) = self.worker.cell(&at.table, at.cell)
-            && let Some(pool) = crate::attempt::pick(cell, self.tried.pods(), Some(version))
+        if let Some(index) = self.cell_now(table)
+            && let Some(cell) = self.worker.cell(table, index)
+            && let Some(pool) = pick(cell, self.tried.pods(), Some(version))
+            && let Some(before) = &self.at
         {
             cell.live.enter();
-            let place = (Rc::clone(&at.table), at.cell);
-            self.set_pool(&pool, Some(version));
-            return Ok(Some((place, pool)));
+            let place = Place { table: Rc::clone(table), cell: index, pool };
+            let at = At { place, context: Some(version.to_owned()), ..before.clone() };
+            self.at = Some(at.clone());
+            return Ok(Some(at));
         }
-        let entered = self.enter_another(table, version)?.map(|(_, pool)| pool);
-        let at = self.at.as_ref().map(|at| (Rc::clone(&at.table), at.cell));
-        Ok(entered.zip(at).map(|(pool, at)| (at, pool)))
-    }
-
-    fn set_pool(&mut self, pool: &Rc<Pool>, context: Option<&str>) {
-        if let Some(at) = self.at.take() {
-            let context = context.map(str::to_owned);
-            self.at = Some(At { pool: Rc::clone(pool), context, ..at });
+        if self.at.as_ref().is_some_and(|at| at.owner) {
+            return Err(Refusal {
+                reason: Reason::OwnerUnavailable,
+                detail: "no pod of the cell that owns the key is left to finish".to_owned(),
+            });
         }
+        Ok(self.enter_another(table, version)?.and_then(|_| self.at.clone()))
     }
 
     /// What a cell is told of an egress that it asked for, or another asked for before it.
     fn continuation(
         &self,
-        back: &Back<Handed, Returned>,
-        cell: &crate::worker::LocalCell,
+        back: &Back<Handed, Brought>,
+        cell: &LocalCell,
         limit: Duration,
     ) -> (Message, Bytes) {
         let handed = &back.asked.message;
         let nothing = HeaderMap::new();
         let (answer, headers, body, reason) = match &back.delivered {
-            Delivered::Answered(Returned { status, headers, body }) => {
+            Delivered::Answered(Brought { returned: Returned { status, headers, body }, .. }) => {
                 (Some(*status), headers, body.clone(), None)
             }
             Delivered::NotSent(reason) | Delivered::Unknown(reason) => {

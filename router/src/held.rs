@@ -7,7 +7,7 @@ use bulkhead_crds::policy::RestartPolicy;
 use bulkhead_protocol::Reason;
 use bulkhead_routing::transaction::Failure;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
+use http::header::{self, HeaderMap, HeaderName};
 use tokio::time::timeout;
 
 use crate::attempt::Lease;
@@ -18,7 +18,16 @@ use crate::metrics::CellMetrics;
 /// Bytes of an answer's body that are held.
 const MOST: usize = 64 * 1024;
 /// Media types of answers that go on for as long as somebody listens.
-const STREAMS: [&str; 3] = ["text/event-stream", "application/grpc", "multipart/x-mixed-replace"];
+const STREAMS: [&str; 6] = [
+    "text/event-stream",
+    "application/grpc",
+    "application/json-seq",
+    "application/jsonl",
+    "application/x-ndjson",
+    "multipart/x-mixed-replace",
+];
+/// By which an answer of any type says `no` to being held, as many servers say it to the proxies before them.
+const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A cell's answer, ready for the client.
 pub(crate) struct Ready {
@@ -42,15 +51,24 @@ pub(crate) enum ReadyBody {
     Upgrade(UpgradedCell, Lease),
 }
 
-/// Holds the answer as far as its rule wants it held.
+/// Who wants the answer held.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) policy: RestartPolicy,
+    /// Whether others may have joined the transaction, who get the same answer.
+    pub(crate) shared: bool,
+    /// For how long.
+    pub(crate) left: Duration,
+}
+
+/// Holds the answer as far as it is wanted.
 ///
 /// # Errors
-/// `UpstreamReset` when it breaks off while it is held, `Timeout` when it does not become whole in `left`.
+/// `UpstreamReset` when it breaks off while it is held, `Timeout` when it does not become whole in time.
 pub(crate) async fn hold(
     head: UpstreamHead,
     lease: Lease,
-    policy: RestartPolicy,
-    left: Duration,
+    wanted: Wanted,
     room: &Room,
 ) -> Result<Ready, Failure> {
     let counts = std::rc::Rc::clone(&lease.counts);
@@ -60,7 +78,7 @@ pub(crate) async fn hold(
     }
     let announced = body.declared();
     body.attach(lease);
-    if !is_held(policy, announced, &headers) || !announced.is_none_or(|length| room.grow(length)) {
+    if !is_held(wanted, announced, &headers) || !announced.is_none_or(|length| room.grow(length)) {
         return Ok(Ready {
             status,
             headers,
@@ -70,7 +88,7 @@ pub(crate) async fn hold(
     }
     let mut begun = BytesMut::new();
     let grow = |length: usize| announced.is_some() || room.grow(length as u64);
-    let body = match timeout(left, body.collect(MOST, &mut begun, grow)).await {
+    let body = match timeout(wanted.left, body.collect(MOST, &mut begun, grow)).await {
         Ok(Collected::Whole { data, trailers }) => {
             if let Some(lease) = body.into_lease() {
                 lease.finish(true);
@@ -79,7 +97,7 @@ pub(crate) async fn hold(
         }
         Ok(Collected::More(begun)) => ReadyBody::Stream { begun, rest: body },
         Ok(Collected::Broken) => return Err(Failure::Unknown(Reason::UpstreamReset)),
-        Err(_) if policy == RestartPolicy::UntilPointOfNoReturn => {
+        Err(_) if wanted.policy == RestartPolicy::UntilPointOfNoReturn => {
             return Err(Failure::Unknown(Reason::Timeout));
         }
         // Whoever asked for no restarts sees what there is.
@@ -88,18 +106,17 @@ pub(crate) async fn hold(
     Ok(Ready { status, headers, body, counts })
 }
 
-/// One of known length that is short; under `UntilPointOfNoReturn` also one of unknown length that is no stream.
-fn is_held(policy: RestartPolicy, announced: Option<u64>, headers: &HeaderMap) -> bool {
+/// One of known length that is short; where restarts or others count on it also one of unknown length that is no stream.
+fn is_held(wanted: Wanted, announced: Option<u64>, headers: &HeaderMap) -> bool {
     let media = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
     let is_stream = STREAMS.iter().any(|stream| {
         media.get(..stream.len()).is_some_and(|start| start.eq_ignore_ascii_case(stream.as_bytes()))
     });
-    match (policy, announced) {
-        (RestartPolicy::Never, _) => false,
-        (_, Some(length)) => length <= MOST as u64,
-        (RestartPolicy::UntilPointOfNoReturn, None) => !is_stream,
-        (RestartPolicy::SafeOnly, None) => false,
-    }
+    let opts_out = headers.get(BUFFERING).is_some_and(|value| value == "no");
+    let short = announced.is_none_or(|length| length <= MOST as u64);
+    let any_length = wanted.shared || wanted.policy == RestartPolicy::UntilPointOfNoReturn;
+    let wanted = any_length || (announced.is_some() && wanted.policy != RestartPolicy::Never);
+    wanted && short && !is_stream && !opts_out
 }
 
 #[cfg(test)]
@@ -108,22 +125,38 @@ mod tests {
 
     use super::*;
 
-    fn check(policy: RestartPolicy, announced: Option<u64>, media: &'static str, expected: bool) {
+    fn check(
+        policy: RestartPolicy,
+        shared: bool,
+        announced: Option<u64>,
+        media: &'static str,
+        expected: bool,
+    ) {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
-        assert_eq!(is_held(policy, announced, &headers), expected, "{policy:?} {announced:?} {media}");
+        let wanted = Wanted { policy, shared, left: Duration::ZERO };
+        assert_eq!(
+            is_held(wanted, announced, &headers),
+            expected,
+            "{policy:?} {shared} {announced:?} {media}"
+        );
+        headers.insert(BUFFERING, HeaderValue::from_static("no"));
+        assert!(!is_held(wanted, announced, &headers), "{policy:?} {shared} {announced:?} {media}");
     }
 
     #[test]
     fn short_answers_are_held_and_streams_never_are() {
         use RestartPolicy::{Never, SafeOnly, UntilPointOfNoReturn};
         let json = "application/json";
-        check(SafeOnly, Some(MOST as u64), json, true);
-        check(SafeOnly, Some(MOST as u64 + 1), json, false);
-        check(SafeOnly, None, json, false);
-        check(UntilPointOfNoReturn, None, json, true);
-        check(UntilPointOfNoReturn, None, "Text/Event-Stream; charset=utf-8", false);
-        check(UntilPointOfNoReturn, None, "application/grpc+proto", false);
-        check(Never, Some(1), json, false);
+        check(SafeOnly, false, Some(MOST as u64), json, true);
+        check(SafeOnly, false, Some(MOST as u64 + 1), json, false);
+        check(SafeOnly, false, None, json, false);
+        check(SafeOnly, true, None, json, true);
+        check(UntilPointOfNoReturn, false, None, json, true);
+        check(UntilPointOfNoReturn, false, None, "Text/Event-Stream; charset=utf-8", false);
+        check(UntilPointOfNoReturn, true, None, "application/grpc+proto", false);
+        check(UntilPointOfNoReturn, false, Some(1), "application/x-ndjson", false);
+        check(Never, false, Some(1), json, false);
+        check(Never, true, None, json, true);
     }
 }

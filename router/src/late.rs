@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Takes over an attempt that its transaction has given up.
 pub(crate) fn refuse(worker: &Rc<Worker>, sent: Sending, lease: Lease) {
-    // Past the thread's limit it is dropped, which closes the connection.
-    let Some(place) = worker.late_place() else { return };
+    // Past the thread's limits it is dropped, which closes the connection.
+    let Some(place) = worker.late_place(lease.memory()) else { return };
     let metrics = worker.metrics().clone();
     tokio::task::spawn_local(async move {
         if let Ok(Ok(head)) = timeout(PATIENCE, sent).await {

@@ -197,14 +197,28 @@ impl Room {
         true
     }
 
-    /// Counts bytes that are here already and cannot be refused: what a destination answered. New requests find the less.
-    pub(crate) fn count(&self, more: u64) {
-        self.listeners.buffered.fetch_add(more, Ordering::Relaxed);
-        self.held.set(self.held.get() + more);
+    /// Counts bytes that come whatever room there is, since their transaction was let in: what cells and destinations hand
+    /// over. New requests find the less.
+    pub(crate) fn count(&self, bytes: usize) -> Counted {
+        let bytes = bytes as u64;
+        self.listeners.buffered.fetch_add(bytes, Ordering::Relaxed);
+        Counted { listeners: Arc::clone(&self.listeners), bytes }
     }
 
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
+    }
+}
+
+/// Bytes that are counted for as long as this lives.
+pub(crate) struct Counted {
+    listeners: Arc<Listeners>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.listeners.buffered.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -270,8 +284,10 @@ mod tests {
         assert!(one.grow(1000) && !two.grow(100) && two.grow(24));
         drop(one);
         assert_eq!(listeners.buffered(), 24);
-        two.count(2000);
+        let counted = two.count(2000);
         assert!(!two.grow(1));
+        drop(counted);
+        assert!(two.grow(1));
         drop(two);
         assert_eq!(listeners.buffered(), 0);
     }

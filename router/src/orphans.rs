@@ -18,6 +18,16 @@ struct State {
     ended: Notify,
 }
 
+/// One that is under way, however it ends.
+struct One(Rc<State>);
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get() - 1);
+        self.0.ended.notify_one();
+    }
+}
+
 impl Orphans {
     pub(crate) fn adopt(&self, course: LocalBoxFuture<'static, ()>) {
         self.0.under_way.set(self.0.under_way.get() + 1);
@@ -29,15 +39,20 @@ impl Orphans {
     pub(crate) async fn raise(&self) {
         loop {
             for course in self.0.waiting.take() {
-                let state = Rc::clone(&self.0);
+                let one = One(Rc::clone(&self.0));
                 tokio::task::spawn_local(async move {
                     course.await;
-                    state.under_way.set(state.under_way.get() - 1);
-                    state.ended.notify_one();
+                    drop(one);
                 });
             }
             self.0.adopted.notified().await;
         }
+    }
+
+    /// The thread ends: what nobody raises any more is let go, and its effects stay unknown.
+    pub(crate) fn abandon(&self) {
+        let waiting = self.0.waiting.take();
+        self.0.under_way.set(self.0.under_way.get() - waiting.len());
     }
 
     /// Comes back when none is under way.

@@ -11,6 +11,7 @@ use bulkhead_ledger::Standing;
 use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::{Refusal, decide};
 use http::{Method, header};
+use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::answer::{Life, answered, joined, refused};
@@ -21,7 +22,7 @@ use crate::headers;
 use crate::listener::{Listener, Permit, Room, Settings};
 use crate::message::{Answer, Head, Request};
 use crate::transaction::{Payload, Transaction, body_too_large};
-use crate::under_way::{self, Claimed, Digest, Ended};
+use crate::under_way::{Claimed, Digest, Ended, in_flight};
 use crate::view::View;
 use crate::worker::{LocalTable, Worker};
 
@@ -53,12 +54,12 @@ async fn handle(
         None => None,
         Some(key) => match claim(worker, life, key, &head, &payload).await? {
             Claimed::First(claim) => Some(claim),
-            Claimed::Joined(ended) => return follow(worker, settings, life, ended),
+            Claimed::Joined(ended) => return follow(worker, settings, life, key.0, ended),
         },
     };
     headers::forwarded(&mut head, peer);
 
-    let transaction = Transaction::new(worker, listener, life, head, payload, room);
+    let transaction = Transaction::new(worker, listener, life, head, payload, room, claim.is_some());
     let (ready, holds) = accompany(transaction, permit, claim).await?;
     Ok(answered(worker, settings, life, ready, holds, upgrade))
 }
@@ -97,7 +98,8 @@ async fn claim(
     payload: &Payload,
 ) -> Result<Claimed, Refusal> {
     life.name(id);
-    let claimed = worker.under_way().claim(id, digest(head, payload), on_repeat).await?;
+    let claims = worker.under_way().claim(id, digest(head, payload), on_repeat);
+    let claimed = timeout(life.time_left(worker), claims).await.unwrap_or_else(|_| Err(in_flight()))?;
     // Only now: between a look before and the claim the first could have come to its end.
     if let (Claimed::First(_), Some(standing)) = (&claimed, worker.ledger().standing(&id)) {
         return Err(decided(standing));
@@ -118,11 +120,17 @@ fn decided(standing: Standing) -> Refusal {
 }
 
 /// What a request is told whose transaction was another's too.
-fn follow(worker: &Worker, settings: &Settings, life: &Life, ended: Ended) -> Result<Answer, Refusal> {
+fn follow(
+    worker: &Worker,
+    settings: &Settings,
+    life: &Life,
+    id: TransactionId,
+    ended: Ended,
+) -> Result<Answer, Refusal> {
     match ended {
         Ended::Answered(held) => Ok(joined(worker, settings, life, &held)),
         Ended::Refused(refusal) => Err(refusal),
-        Ended::NotKept => Err(under_way::in_flight()),
+        Ended::NotKept => Err(worker.ledger().standing(&id).map_or_else(in_flight, decided)),
     }
 }
 
@@ -152,7 +160,8 @@ async fn read(
         Ok(allowed) => allowed,
         Err(refusal) => return Err(unread(body, refusal)),
     };
-    let patience = listener.settings().body_timeout.min(life.left(worker, deadline));
+    life.set_deadline(deadline);
+    let patience = listener.settings().body_timeout.min(life.time_left(worker));
     match body::read(body, length, room, patience).await? {
         Body::Whole(bytes) => Ok(Payload::Whole(bytes)),
         Body::TooLarge { read, rest } => match too_large {

@@ -271,16 +271,22 @@ impl Process {
             Some(ended) = helpers.next() => Some(ended),
             Some(ended) = workers.next() => Some(ended),
         };
-        if let Some(ended) = early {
-            self.stop.trigger();
-            return ended.and_then(|()| Err(anyhow!("a thread ended before the router was asked to")));
-        }
-        self.drain(&mut workers).await;
-        self.stop.trigger();
-        let _ = timeout(END, async { while helpers.next().await.is_some() {} }).await;
+        let ended = match early {
+            Some(ended) => {
+                self.stop.trigger();
+                ended.and_then(|()| Err(anyhow!("a thread ended before the router was asked to")))
+            }
+            None => {
+                self.drain(&mut workers).await;
+                self.stop.trigger();
+                let _ = timeout(END, async { while helpers.next().await.is_some() {} }).await;
+                Ok(())
+            }
+        };
+        // It waits for the disk, and for nobody who still writes.
         let ledger = self.shared.ledger.clone();
         tokio::task::spawn_blocking(move || ledger.close()).await?;
-        Ok(())
+        ended
     }
 
     /// Not ready at once; then, when those who send here have had time to notice, no new connections; then the end of

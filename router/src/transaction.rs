@@ -73,22 +73,42 @@ pub(crate) struct Transaction {
     pub(crate) head: Head,
     pub(crate) payload: Payload,
     pub(crate) room: Rc<Room>,
+    /// Whether others may join it, for whom the answer is kept.
+    pub(crate) keyed: bool,
     pub(crate) tried: Tried,
     /// Its place in its rule's restart budget, from the first attempt on.
     pub(crate) in_rule: Option<RuleUse>,
-    /// Where the last attempt was made.
+    /// Where the last attempt was made, and the terms that it was made under.
     pub(crate) at: Option<At>,
     /// The message that is on its way to a destination.
     pub(crate) out: Option<Out>,
-    /// Whether a message with effects may have gone out; its client's side reads it.
-    pub(crate) committed: Rc<Cell<bool>>,
+    /// Number of the last egress that is past the point of no return and brought forward: whoever failed before may be
+    /// asked again once it is another.
+    pub(crate) furthest: u32,
+    pub(crate) shared: Rc<Standing>,
 }
 
-/// A place of an attempt, and the terms that it is made under.
-pub(crate) struct At {
+/// What a transaction and its client's side know of each other.
+#[derive(Default)]
+pub(crate) struct Standing {
+    /// A message with effects may have gone out.
+    pub(crate) committed: Cell<bool>,
+    /// The client is gone, or has its answer.
+    pub(crate) abandoned: Cell<bool>,
+}
+
+/// One pod of one cell, as a table has it.
+#[derive(Clone)]
+pub(crate) struct Place {
     pub(crate) table: Rc<LocalTable>,
     pub(crate) cell: CellIndex,
     pub(crate) pool: Rc<Pool>,
+}
+
+/// A place of an attempt, and the terms that it is made under.
+#[derive(Clone)]
+pub(crate) struct At {
+    pub(crate) place: Place,
     pub(crate) restart: Restart,
     pub(crate) owner: bool,
     /// The version that whoever goes on has to read, once there is a context to go on from.
@@ -127,6 +147,7 @@ impl Transaction {
         head: Head,
         payload: Payload,
         room: Rc<Room>,
+        keyed: bool,
     ) -> Self {
         Self {
             worker: Rc::clone(worker),
@@ -135,11 +156,13 @@ impl Transaction {
             head,
             payload,
             room,
+            keyed,
             tried: Tried::default(),
             in_rule: None,
             at: None,
             out: None,
-            committed: Rc::default(),
+            furthest: 0,
+            shared: Rc::default(),
         }
     }
 
@@ -165,13 +188,15 @@ impl Transaction {
     ) -> Result<(&'t Rule, Choice), Refusal> {
         let view = View::whole(&self.head, self.payload.bytes());
         let rule = decide::match_rule(&table.snapshot.table, self.listener.name(), &view)?;
+        let committed = self.shared.committed.get();
         let limit = rule.restart.buffer_limit;
-        if self.payload.bytes().is_some_and(|bytes| bytes.len() as u64 > limit)
+        if !committed
+            && self.payload.bytes().is_some_and(|bytes| bytes.len() as u64 > limit)
             && rule.restart.too_large == TooLarge::Reject
         {
             return Err(body_too_large(limit));
         }
-        if !self.committed.get() && self.life.left(&self.worker, rule.restart.deadline).is_zero() {
+        if !committed && self.life.left(&self.worker, rule.restart.deadline).is_zero() {
             let detail = "the rule's deadline is over (restart.deadline)".to_owned();
             // Before the first attempt it is the body that took the time, and nothing was sent.
             let reason = if self.tried.attempts() == 0 { Reason::RequestTimeout } else { Reason::Timeout };
@@ -185,14 +210,15 @@ impl Transaction {
     }
 
     /// Counts the request in the chosen cell and picks a pod. None where the cell has its fill or no pod is left: it is
-    /// not asked again.
-    pub(crate) fn enter<'t>(
+    /// not asked again. What is past the point of no return, and so comes with a context, is taken in whatever room there
+    /// is.
+    pub(crate) fn enter(
         &mut self,
-        table: &'t Rc<LocalTable>,
+        table: &Rc<LocalTable>,
         rule: &Rule,
         index: CellIndex,
         context: Option<&str>,
-    ) -> Option<(&'t LocalCell, Rc<Pool>)> {
+    ) -> Option<Place> {
         let Some(cell) = self.worker.cell(table, index) else {
             // Every cell of a table has its state; without it the loop still has to come to an end.
             self.tried.skip(&table.snapshot.table.cell(index).name);
@@ -201,7 +227,9 @@ impl Transaction {
         self.life.chose(rule, cell);
         let another_serves = || table.snapshot.serves_beside(index, clock::now_unix_millis());
         let most = || self.listener.most_in_one_cell(another_serves);
-        if !cell.live.admit(self.worker.clock().elapsed(), most) {
+        if context.is_some() {
+            cell.live.enter();
+        } else if !cell.live.admit(self.worker.clock().elapsed(), most) {
             self.tried.full(cell);
             return None;
         }
@@ -211,35 +239,39 @@ impl Transaction {
             return None;
         };
         self.life.set_attempts(self.tried.attempt(cell));
+        let place = Place { table: Rc::clone(table), cell: index, pool };
         self.at = Some(At {
-            table: Rc::clone(table),
-            cell: index,
-            pool: Rc::clone(&pool),
+            place: place.clone(),
             restart: rule.restart.clone(),
             owner: rule.owner,
             context: context.map(str::to_owned),
         });
-        Some((cell, pool))
+        Some(place)
     }
 
     /// Another cell for a transaction that is past the point of no return: one that reads its context.
-    pub(crate) fn enter_another<'t>(
+    pub(crate) fn enter_another(
         &mut self,
-        table: &'t Rc<LocalTable>,
+        table: &Rc<LocalTable>,
         context: &str,
-    ) -> Result<Option<(&'t LocalCell, Rc<Pool>)>, Refusal> {
-        let cannot: Vec<CellIndex> = table
-            .snapshot
-            .table
-            .cells()
-            .map(|(index, _)| index)
-            .filter(|index| {
-                let cell = self.worker.cell(table, *index);
-                cell.is_none_or(|cell| pick(cell, self.tried.pods(), Some(context)).is_none())
-            })
-            .collect();
-        let (rule, choice) = self.choice(table, &cannot)?;
+    ) -> Result<Option<Place>, Refusal> {
+        let (rule, choice) = self.choice(table, &self.deaf_to(table, context))?;
         Ok(self.enter(table, rule, choice.cell, Some(context)))
+    }
+
+    /// The cells of which no pod reads that context that was not asked yet.
+    fn deaf_to(&self, table: &LocalTable, context: &str) -> Vec<CellIndex> {
+        let reads = |index: &CellIndex| {
+            let cell = self.worker.cell(table, *index);
+            cell.is_some_and(|cell| pick(cell, self.tried.pods(), Some(context)).is_some())
+        };
+        table.snapshot.table.cells().map(|(index, _)| index).filter(|index| !reads(index)).collect()
+    }
+
+    /// The cell of the last attempt as the newest table has it, so that pods which came since are known.
+    pub(crate) fn cell_now(&self, table: &LocalTable) -> Option<CellIndex> {
+        let before = &self.at.as_ref()?.place;
+        table.snapshot.table.cell_named(&before.table.snapshot.table.cell(before.cell).name)
     }
 
     /// How long the next attempt may take. What is past the point of no return is finished however late it is.
@@ -273,12 +305,12 @@ impl Transaction {
 
     /// What follows a failure at the place of the last attempt: another, or the reason why there is none.
     pub(crate) fn after(&mut self, failure: Failure, stage: Stage) -> Result<(), Refusal> {
-        let Some(at) = self.at.take() else {
+        let Some(at) = self.at.clone() else {
             return Err(Refusal { reason: failure.reason(), detail: "no attempt was made".to_owned() });
         };
-        let Some(cell) = self.worker.cell(&at.table, at.cell) else { return Ok(()) };
+        let Some(cell) = self.worker.cell(&at.place.table, at.place.cell) else { return Ok(()) };
         self.worker.metrics().failed_attempt(&cell.live.name, failure.reason());
-        self.tried.pod(Rc::clone(&at.pool));
+        self.tried.pod(Rc::clone(&at.place.pool));
         let next = restart::decide(&self.situation(&at, cell, failure, stage));
         if let (Next::AnotherCell, Stage::Restartable, Failure::GivenBack(_) | Failure::Unknown(_)) =
             (next, stage, failure)
@@ -289,7 +321,6 @@ impl Transaction {
         if next != Next::AnotherPod {
             self.tried.failed(cell, failure);
         }
-        self.at = Some(at);
         if next == Next::Answer {
             let detail = "an attempt failed".to_owned();
             return Err(self.tried.refusal(Refusal { reason: Reason::Internal, detail }));
@@ -315,14 +346,30 @@ impl Transaction {
     }
 
     /// Whether an attempt that is asked back may be given up: its rule lets it start over, and another cell would take it.
-    pub(crate) fn may_leave(&self) -> bool {
+    /// What is past the point of no return is finished where it is, unless its pod is gone and another reads its context.
+    pub(crate) fn may_leave(&self, reason: Reason, stage: Stage) -> bool {
         let Some(at) = &self.at else { return false };
-        let Some(cell) = self.worker.cell(&at.table, at.cell) else { return false };
-        let asked_back = Failure::Unknown(Reason::CellDisabled);
-        let situation = self.situation(at, cell, asked_back, Stage::Restartable);
+        let Some(cell) = self.worker.cell(&at.place.table, at.place.cell) else { return false };
         let table = self.worker.table();
-        let here = table.snapshot.table.cell_named(&cell.live.name);
-        restart::decide(&situation) == Next::AnotherCell && self.choice(&table, here.as_slice()).is_ok()
+        match stage {
+            Stage::Restartable => {
+                let situation = self.situation(at, cell, Failure::Unknown(reason), stage);
+                let here = table.snapshot.table.cell_named(&cell.live.name);
+                restart::decide(&situation) == Next::AnotherCell
+                    && self.choice(&table, here.as_slice()).is_ok()
+            }
+            Stage::Committed => {
+                let Some(context) = at.context.as_deref().filter(|_| reason == Reason::PodGone) else {
+                    return false;
+                };
+                let here = self.cell_now(&table).and_then(|index| self.worker.cell(&table, index));
+                let other = |cell| {
+                    pick(cell, &[self.tried.pods(), &[Rc::clone(&at.place.pool)]].concat(), Some(context))
+                };
+                here.is_some_and(|cell| other(cell).is_some())
+                    || (!at.owner && self.choice(&table, &self.deaf_to(&table, context)).is_ok())
+            }
+        }
     }
 }
 

@@ -115,7 +115,7 @@ impl UnderWay {
 pub(crate) fn in_flight() -> Refusal {
     Refusal {
         reason: Reason::InFlight,
-        detail: "a request with this idempotency key is under way; ask again when it has ended".to_owned(),
+        detail: "a request with this idempotency key is under way; ask for it again later".to_owned(),
     }
 }
 

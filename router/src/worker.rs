@@ -27,8 +27,10 @@ use crate::snapshot::Snapshot;
 use crate::under_way::UnderWay;
 use bulkhead_routing::transaction::Budget;
 
-/// Given-up attempts of one thread whose late words are waited for.
+/// Given-up attempts of one thread whose late words are waited for, and how many bytes each may hold for that: a cell that
+/// hangs must not use up the memory of the others.
 const MOST_LATE: usize = 1024;
+const LATE_UNIT: u64 = 16 * 1024;
 
 /// What all worker threads share. Nothing here is locked on the request path.
 pub(crate) struct Shared {
@@ -146,9 +148,10 @@ impl Worker {
         &self.orphans
     }
 
-    /// Room to wait for what a given-up attempt may still say; none when this thread waits for too many.
-    pub(crate) fn late_place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.late).try_acquire_owned().ok()
+    /// Room to wait for what a given-up attempt of so many bytes may still say; none when this thread waits for too many.
+    pub(crate) fn late_place(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let weight = bytes / LATE_UNIT + 1;
+        Arc::clone(&self.late).try_acquire_many_owned(u32::try_from(weight).ok()?).ok()
     }
 
     pub(crate) fn clock(&self) -> Monotonic {

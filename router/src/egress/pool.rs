@@ -88,7 +88,7 @@ impl EgressPools {
     /// counts in its endpoint until it is used or dropped; `until` is a time of the worker's clock.
     ///
     /// # Errors
-    /// `DestinationUnavailable` when no endpoint is left, or no time.
+    /// `DestinationUnavailable` when no endpoint is left, `Timeout` when no time is.
     pub(crate) async fn connect(
         &self,
         live: &Arc<DestinationLive>,
@@ -98,13 +98,13 @@ impl EgressPools {
         let lanes = self.lanes(live);
         loop {
             let lane = lanes.pick(tried, self.clock.millis()).ok_or(Reason::DestinationUnavailable)?;
+            let left = until.saturating_sub(self.clock.elapsed());
+            if left.is_zero() {
+                return Err(Reason::Timeout);
+            }
             let kept_since = self.clock.millis().saturating_sub(IDLE_MS);
             if let Some((connection, since_ms)) = lane.idle.take(kept_since).await {
                 return Ok(self.ready(&lanes, &lane, connection, since_ms, false));
-            }
-            let left = until.saturating_sub(self.clock.elapsed());
-            if left.is_zero() {
-                return Err(Reason::DestinationUnavailable);
             }
             let limit = live.spec.connect_timeout;
             match Connection::open(&lane.endpoint.connector, lane.endpoint.address, left.min(limit)).await {

@@ -11,7 +11,7 @@ use crate::client::{Client, get};
 use crate::world::{Setup, eventually};
 
 /// Ends with the test.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {

@@ -17,6 +17,10 @@ use crate::world::{Setup, World, destination, eventually, rules};
 
 const EFFECTS: &str = "http: {path: /authorise}, duplicateCheck: {type: Header, header: idempotency-key}";
 
+/// Without effects; the issuer wants a key all the same.
+const SCORE: &str =
+    "http: {}, pointOfNoReturn: false, duplicateCheck: {type: Header, header: idempotency-key}";
+
 /// Cells a, which gets everything, and b, a router and an issuer.
 struct Scene {
     world: World,
@@ -35,12 +39,13 @@ impl Drop for Scene {
 struct Props {
     restart: &'static str,
     spec: &'static str,
+    limits: &'static str,
     before_send: BeforeSend,
 }
 
 impl Default for Props {
     fn default() -> Self {
-        Self { restart: "", spec: EFFECTS, before_send: BeforeSend::default() }
+        Self { restart: "", spec: EFFECTS, limits: "{}", before_send: BeforeSend::default() }
     }
 }
 
@@ -64,7 +69,11 @@ impl Props {
             threads: 1,
             ledger_dir: Some(ledger.path().to_owned()),
             before_send: self.before_send,
-            destinations: vec![("visa", destination("visa", port.address, self.spec))],
+            limits: self.limits,
+            destinations: vec![
+                ("visa", destination("visa", port.address, self.spec)),
+                ("score", destination("score", port.address, SCORE)),
+            ],
             ..Setup::default()
         }
         .start()
@@ -182,6 +191,40 @@ async fn with_nobody_left_to_finish_the_caller_is_told_that_it_is_not_known() {
     assert_eq!(scene.pay("7").await.problem(), (500, "OutcomeUnknown".to_owned()));
     assert_eq!(scene.executed(), 1);
     assert_eq!(scene.pay("7").await.problem(), (409, "Decided".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_wherever_it_is_finished_comes_to_an_end_and_leaves_no_count_behind() {
+    let scene = Scene::start().await;
+    (0..2).for_each(|cell| scene.asks(cell, Ask { then: Then::AskPlain("score"), ..Ask::of("visa") }));
+    assert_eq!(scene.pay("7").await.problem(), (500, "OutcomeUnknown".to_owned()));
+    let visa = scene.issuer.book().executions().keys().filter(|key| key.ends_with("/1")).count();
+    assert_eq!(visa, 1);
+    let serving = scene.world.serving().await;
+    assert_eq!((serving.cells["a"].in_flight, serving.cells["b"].in_flight), (0, 0));
+    scene.world.cells[0].behave(Behaviour::Echo);
+    assert_eq!(scene.world.client().await.send(post("/", "x")).await.cell(), "a");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_let_in_finds_room_for_its_message_however_full_the_memory_is() {
+    let props = Props { limits: "{bufferTotal: 64Ki}", ..Props::default() };
+    let scene = props.start().await;
+    let mut request = post("/pay", vec![b'4'; 64 * 1024]);
+    request.headers_mut().insert("idempotency-key", "7".parse().expect("a legal value"));
+    let answer = scene.world.client().await.send(request).await;
+    assert_eq!((answer.status.as_u16(), answer.cell(), scene.executed()), (200, "a", 1), "{answer:?}");
+    let metrics = scene.world.metrics().await;
+    assert!(metrics.contains("bulkhead_router_buffer_bytes 0"), "all of it is given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_callers_deadline_holds_while_nothing_is_past_the_point_of_no_return() {
+    let scene = Props { spec: SCORE, restart: "deadline: 1s", ..Props::default() }.start().await;
+    scene.issues(|issuing| issuing.answer = Issues::Silent);
+    let clock = Monotonic::start();
+    assert_eq!(scene.pay("7").await.problem(), (504, "Timeout".to_owned()));
+    assert!(clock.elapsed() < Duration::from_secs(4), "the destination itself may take five");
 }
 
 /// Asks for something that breaks the rules, in both cells: nothing is sent.

@@ -80,6 +80,8 @@ pub(crate) enum Then {
     GiveBack,
     /// Asks for the same message again.
     AskAgain,
+    /// Asks for one more, of that destination and without a context, and closes when it came back.
+    AskPlain(&'static str),
     /// Does as [`Self::Answer`] once the cell behaves otherwise.
     Hang,
 }
@@ -443,6 +445,12 @@ async fn ask(
         Then::Reset => return Err(Closed),
         Then::GiveBack => {
             give_back(answer, 502, Reason::ServiceFailed.as_str());
+            return Ok(());
+        }
+        Then::AskPlain(_) if back.number > wanted.times => return Err(Closed),
+        Then::AskPlain(destination) => {
+            let plain = Ask { destination, context: false, ..*wanted };
+            egress(answer, &plain, back.number + 1, &context);
             return Ok(());
         }
         Then::AskAgain => {

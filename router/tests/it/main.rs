@@ -9,6 +9,7 @@ mod fake;
 mod health;
 mod keys;
 mod kubernetes;
+mod ledger;
 mod lifecycle;
 mod restarts;
 mod routing;

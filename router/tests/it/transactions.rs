@@ -79,6 +79,17 @@ async fn a_disabled_cell_gives_back_what_is_in_flight() {
     assert_eq!((answer.cell(), answer.header("bulkhead-attempts")), ("b", "2"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disabled_cell_may_have_done_is_not_told_as_nothing() {
+    let mut world = until().await;
+    world.cells[0].behave(Behaviour::Hang);
+    // It goes on saying ready.
+    world.cells[1].refuse_traffic().await;
+    let mut client = world.client().await;
+    let (answer, ()) = tokio::join!(client.send(post("/", "x")), disable(&world, 1));
+    assert_eq!(answer.problem(), (502, "CellDisabled".to_owned()));
+}
+
 /// Sends a POST that has to stay in a while it is disabled, and a GET that is given back and so shows that a was asked.
 async fn stays(world: &World) {
     world.cells[0].behave(Behaviour::Hang);

@@ -200,9 +200,12 @@ async fn deliver<H: Hands>(
         match hands.send(connection, asked).await {
             Sent::Answered(returned) => break Delivered::Answered(returned),
             Sent::Unknown(reason) => break Delivered::Unknown(reason),
-            Sent::NotSent(_) => {
+            Sent::NotSent(reason) => {
                 *stage = before;
                 hands.enter(before);
+                if reason == Reason::Timeout {
+                    break Delivered::NotSent(reason);
+                }
             }
         }
         connection = match hands.connect(asked).await {

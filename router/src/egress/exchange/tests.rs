@@ -156,7 +156,7 @@ async fn with_no_time_left_nothing_is_sent() {
     let world = World::new(&[server.endpoint()], "").await;
     let mut tried = Tried::default();
     let late = world.pools.connect(&world.live, &mut tried, Duration::ZERO).await.err();
-    assert_eq!(late, Some(Reason::DestinationUnavailable));
+    assert_eq!(late, Some(Reason::Timeout));
     let ready = world.connect().await.expect("was not blamed");
     check(ready.send(&mut tried, &message("x"), Duration::ZERO).await, "not-sent Timeout");
     check(world.send("y").await, "ok");
