@@ -1,4 +1,4 @@
-//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector and its TLS, sockets, ports, the clock. Nothing
+//! What every binary starts from: logs, metrics, the admin server, shutdown, the connector and its TLS, tunnels, sockets, ports, the clock. Nothing
 //! here knows of cells, routers or Kubernetes.
 
 pub mod admin;
@@ -11,6 +11,7 @@ pub mod readiness;
 pub mod shutdown;
 pub mod socket;
 pub mod tls;
+pub mod tunnel;
 
 pub use admin::Admin;
 pub use clock::Monotonic;
