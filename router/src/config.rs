@@ -35,6 +35,9 @@ pub struct Config {
     /// Address of probes, metrics and `/v1/serving`.
     #[arg(long, env = "BULKHEAD_ADMIN_ADDRESS", default_value = "0.0.0.0:9090")]
     pub admin_address: SocketAddr,
+    /// Address at which cells ask for tunnels to `connect` Destinations. Without one there are none.
+    #[arg(long, env = "BULKHEAD_CONNECT_ADDRESS")]
+    pub connect_address: Option<SocketAddr>,
     /// Worker threads. By default one for each core that the process may use.
     #[arg(long, env = "BULKHEAD_THREADS")]
     pub threads: Option<NonZeroUsize>,
@@ -101,6 +104,7 @@ impl Config {
             ledger_dir: None,
             ledger_window: Duration::from_secs(3600),
             admin_address: SocketAddr::new(loopback, 0),
+            connect_address: None,
             threads: None,
             pod_name: "router".to_owned(),
             listen_ip: loopback,

@@ -1,28 +1,46 @@
-//! Destinations that cells asked for and may not reach, counted for the operator, which tells whoever runs the cell.
+//! What cells asked for and may not reach, counted for the operator, which tells it as Events. Bounded, because cells
+//! choose the words.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pairs of cell and destination that are counted: names come from cells, which may send any.
+use arc_swap::ArcSwap;
+
+/// Pairs of cell and destination that are told apart; what comes later is refused all the same and not listed.
 const MOST: usize = 1024;
+/// Bytes of a destination's name, as far as it is listed.
+const MOST_NAME: usize = 260;
 
-/// Counts of one process, by `CELL/DESTINATION`.
-#[derive(Default)]
-pub(crate) struct Forbidden(Mutex<BTreeMap<String, u64>>);
+type Counts = BTreeMap<String, Arc<AtomicU64>>;
+
+/// Of one process. Nothing here is locked. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Forbidden(Arc<ArcSwap<Counts>>);
 
 impl Forbidden {
+    /// A cell of the table asked for a destination, by its name or where there is none by what it wrote.
     pub(crate) fn note(&self, cell: &str, destination: &str) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pair = format!("{cell}/{destination}");
-        if let Some(count) = counts.get_mut(&pair) {
-            *count += 1;
-        } else if counts.len() < MOST {
-            counts.insert(pair, 1);
+        let end = destination.floor_char_boundary(MOST_NAME.min(destination.len()));
+        let pair = format!("{cell}/{}", &destination[..end]);
+        if !self.0.load().contains_key(&pair) {
+            self.0.rcu(|counts| {
+                let mut counts = Counts::clone(counts);
+                if counts.len() < MOST {
+                    counts.entry(pair.clone()).or_default();
+                }
+                counts
+            });
+        }
+        if let Some(count) = self.0.load().get(&pair) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    /// By `CELL/DESTINATION`, since the process began.
     pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let counts = self.0.load();
+        counts.iter().map(|(pair, count)| (pair.clone(), count.load(Ordering::Relaxed))).collect()
     }
 }
 
@@ -31,11 +49,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_counted_up_to_a_bound() {
+    fn pairs_are_counted_each_for_itself_and_no_more_than_there_is_room_for() {
         let forbidden = Forbidden::default();
-        (0..2 * MOST).for_each(|number| forbidden.note("a", &number.to_string()));
-        (0..2).for_each(|_| forbidden.note("a", "0"));
+        for (cell, destination) in [("a", "visa"), ("b", "visa"), ("a", "visa")] {
+            forbidden.clone().note(cell, destination);
+        }
         let counts = forbidden.counts();
-        assert_eq!((counts.len(), counts["a/0"], counts.contains_key("a/2000")), (MOST, 3, false));
+        assert_eq!((counts.len(), counts["a/visa"], counts["b/visa"]), (2, 2, 1));
+        for number in 0..2 * MOST {
+            forbidden.note("a", &number.to_string());
+        }
+        forbidden.note("a", "visa");
+        assert_eq!((forbidden.counts().len(), forbidden.counts()["a/visa"]), (MOST, 3));
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let forbidden = Forbidden::default();
+        forbidden.note("a", &"ä".repeat(1_000));
+        assert_eq!(forbidden.counts().keys().map(String::len).collect::<Vec<_>>(), ["a/".len() + 260]);
     }
 }

@@ -40,6 +40,7 @@ mod table_file;
 mod threads;
 mod transaction;
 mod tried;
+mod tunnel;
 mod under_way;
 mod view;
 mod worker;

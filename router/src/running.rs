@@ -31,6 +31,7 @@ use crate::objects::Pod;
 use crate::snapshot::Snapshot;
 use crate::source::{Freshness, watch_folder, watch_kubernetes};
 use crate::threads::{Thread, spawn};
+use crate::tunnel::Tunnels;
 use crate::worker::{Shared, Worker};
 
 /// Changes that may wait for the builder before the watches wait for it.
@@ -45,6 +46,7 @@ const END: Duration = Duration::from_secs(5);
 /// A router that was started.
 pub struct Running {
     admin: SocketAddr,
+    connect: Option<SocketAddr>,
     addresses: watch::Receiver<Addresses>,
     ended: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
@@ -53,6 +55,11 @@ impl Running {
     /// Where probes, metrics and `/v1/serving` are.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Where cells ask for tunnels, if they may.
+    pub fn connect_address(&self) -> Option<SocketAddr> {
+        self.connect
     }
 
     /// Where the listener of that name is, once it is open.
@@ -93,6 +100,8 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
         .await
         .with_context(|| format!("the admin address {} cannot be used", config.admin_address))?;
     let admin = admin_socket.local_addr()?;
+    let connect_socket = bind_tunnels(&config).await?;
+    let connect = connect_socket.as_ref().map(TcpListener::local_addr).transpose()?;
     let (refused, to_health) = mpsc::channel(REFUSED);
     let shared = Arc::new(Shared {
         current: Arc::new(ArcSwap::from_pointee(Snapshot::default())),
@@ -113,7 +122,11 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
     let (addresses, bound) = watch::channel(Addresses::new());
     let stop = Shutdown::new();
     let mut helpers = feeders(&config, &shared, &readiness, to_health, &stop)?;
-    let (workers, worker_threads) = workers(&config, &shared, &stop)?;
+    let (workers, mut worker_threads) = workers(&config, &shared, &stop)?;
+    let drain_tunnels = Shutdown::new();
+    if let Some(socket) = connect_socket {
+        worker_threads.push(tunnels(socket, &shared, drain_tunnels.clone(), &stop)?);
+    }
     let listening = Listening {
         config: config.clone(),
         listeners: Arc::clone(&shared.listeners),
@@ -123,9 +136,9 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
     };
     let listening = listening.run(helpers.tables, helpers.cells_known);
     helpers.threads.push(administration(admin_socket, &config, &shared, &readiness, listening, &stop)?);
-    let process = Process { config, shutdown, stop, running, shared, workers };
+    let process = Process { config, shutdown, stop, running, shared, workers, drain_tunnels };
     let ended = tokio::spawn(process.run(helpers.threads, worker_threads));
-    Ok(Running { admin, addresses: bound, ended })
+    Ok(Running { admin, connect, addresses: bound, ended })
 }
 
 /// The ledger, read before anything listens.
@@ -220,6 +233,26 @@ fn workers(config: &Config, shared: &Arc<Shared>, stop: &Shutdown) -> anyhow::Re
     Ok((senders, threads))
 }
 
+async fn bind_tunnels(config: &Config) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = config.connect_address else { return Ok(None) };
+    let bound = TcpListener::bind(address).await;
+    bound.map(Some).with_context(|| format!("the connect address {address} cannot be used"))
+}
+
+/// The thread of tunnels out of cells. It drains when workers do.
+fn tunnels(socket: TcpListener, shared: &Shared, drain: Shutdown, stop: &Shutdown) -> anyhow::Result<Thread> {
+    let tunnels = Tunnels {
+        current: Arc::clone(&shared.current),
+        metrics: shared.metrics.clone(),
+        forbidden: shared.forbidden.clone(),
+    };
+    let socket = socket.into_std()?;
+    Ok(spawn("bulkhead-tunnels", stop.clone(), move || async move {
+        tunnels.run(TcpListener::from_std(socket)?, drain).await;
+        Ok(())
+    })?)
+}
+
 /// The thread of the admin server, which opens listeners too.
 fn administration(
     socket: TcpListener,
@@ -253,6 +286,7 @@ struct Process {
     running: Gate,
     shared: Arc<Shared>,
     workers: Vec<mpsc::Sender<Command>>,
+    drain_tunnels: Shutdown,
 }
 
 /// Where the runtime that it was started on ends first, nobody else tells its threads.
@@ -295,6 +329,7 @@ impl Process {
         self.running.close("the router is stopping");
         self.shared.draining.store(true, Ordering::Relaxed);
         tokio::time::sleep(self.config.drain_delay).await;
+        self.drain_tunnels.trigger();
         let within = self.shared.current.load().about.drain_timeout;
         for worker in &self.workers {
             // A worker that is gone has nothing to drain.

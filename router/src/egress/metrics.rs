@@ -18,6 +18,7 @@ use crate::snapshot::Snapshot;
 pub(crate) struct EgressMetrics {
     egress: IntCounterVec,
     failures: IntCounterVec,
+    tunnels: IntCounterVec,
     seconds: HistogramVec,
 }
 
@@ -39,12 +40,23 @@ impl EgressMetrics {
             .buckets(BUCKETS.to_vec()),
             &["destination"],
         )?;
+        let tunnels = Opts::new(
+            "bulkhead_router_tunnels_total",
+            "Tunnels that cells asked for by what became of them: Open, or the reason why not.",
+        );
         let egress = IntCounterVec::new(egress, &["destination", "outcome"])?;
         let failures = IntCounterVec::new(failures, &["destination"])?;
+        let tunnels = IntCounterVec::new(tunnels, &["destination", "outcome"])?;
+        registry.register(Box::new(tunnels.clone()))?;
         registry.register(Box::new(egress.clone()))?;
         registry.register(Box::new(failures.clone()))?;
         registry.register(Box::new(seconds.clone()))?;
-        Ok(Self { egress, failures, seconds })
+        Ok(Self { egress, failures, tunnels, seconds })
+    }
+
+    /// A tunnel was asked for; the destination is empty where the cell reaches none.
+    pub(crate) fn tunnel(&self, destination: &str, outcome: &str) {
+        self.tunnels.with_label_values(&[destination, outcome]).inc();
     }
 
     pub(super) fn local(&self, name: &str) -> DestinationMetrics {

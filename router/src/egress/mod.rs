@@ -12,9 +12,9 @@ mod pool;
 mod registry;
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 
-pub(crate) use destination::{DestinationLive, Place};
+pub(crate) use destination::{DestinationLive, Endpoint, Place};
 pub(crate) use exchange::{Message, Ready, Returned};
 pub(crate) use metrics::{EgressMetrics, EgressReadings};
 pub(crate) use pool::{EgressPools, Tried};
