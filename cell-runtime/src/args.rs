@@ -12,7 +12,7 @@ use bulkhead_process::LogArgs;
 use clap::Parser;
 use prometheus::Registry;
 
-use crate::config::{CellConfig, Config, DEFAULT_BODY_LIMIT, DEFAULT_PROBE_TIMEOUT, Discovery};
+use crate::config::{CellConfig, Config, Connect, DEFAULT_BODY_LIMIT, DEFAULT_PROBE_TIMEOUT, Discovery};
 use crate::discovery;
 
 /// The orchestrator of a cell.
@@ -57,6 +57,12 @@ pub struct Args {
     /// Health addresses of the cell's other orchestrators, outside Kubernetes.
     #[arg(long = "peer")]
     peers: Vec<SocketAddr>,
+    /// Where the cell's services ask for tunnels to `connect` Destinations, as HTTPS_PROXY says.
+    #[arg(long)]
+    connect_listen: Option<SocketAddr>,
+    /// `HOST:PORT` of the routers' `--connect-address`; separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    router_connect: Vec<String>,
     /// Find the pods of services, and peers, by EndpointSlices in this pod's own namespace.
     #[arg(long)]
     kubernetes: bool,
@@ -145,6 +151,7 @@ impl Args {
         if !self.steps.is_empty() {
             cell.steps = self.steps.iter().map(|text| parse_step(text)).collect::<anyhow::Result<_>>()?;
         }
+        self.set_connect(&mut cell)?;
         if self.capacity_in_flight.is_some() || self.capacity_requests_per_second.is_some() {
             cell.capacity = Some(Capacity {
                 in_flight: self.capacity_in_flight,
@@ -169,6 +176,18 @@ impl Args {
         }
         if !self.context_versions.is_empty() {
             entry.context_versions.clone_from(&self.context_versions);
+        }
+        Ok(())
+    }
+
+    fn set_connect(&self, cell: &mut CellConfig) -> anyhow::Result<()> {
+        if let Some(listen) = self.connect_listen {
+            cell.connect = Some(Connect { listen, routers: self.router_connect.clone() });
+        } else if !self.router_connect.is_empty() {
+            let connect = cell.connect.as_mut();
+            let connect =
+                connect.context("--router-connect needs --connect-listen, or connect in the file")?;
+            connect.routers.clone_from(&self.router_connect);
         }
         Ok(())
     }
@@ -274,6 +293,19 @@ mod tests {
         );
         let error = parse(&["--context-version=1"]).expect_err("whose?");
         assert!(error.to_string().contains("--entry"), "{error}");
+    }
+
+    #[test]
+    fn tunnels_need_an_address_and_a_router() {
+        let (cell, _) = parse(&["--connect-listen=127.0.0.1:3128", "--router-connect=r-0:8082,r-1:8082"])
+            .expect("parses");
+        let connect = cell.connect.expect("there are tunnels");
+        assert_eq!(
+            (connect.listen.port(), connect.routers.join(" ")),
+            (3128, "r-0:8082 r-1:8082".to_owned())
+        );
+        let error = parse(&["--router-connect=r-0:8082"]).expect_err("has no address");
+        assert!(error.to_string().contains("--connect-listen"), "{error}");
     }
 
     #[test]

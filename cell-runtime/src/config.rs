@@ -68,6 +68,18 @@ pub struct CellConfig {
     pub destinations: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Capacity>,
+    /// Tunnels for the cell's services; without it there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect: Option<Connect>,
+}
+
+/// Where the cell's services ask for tunnels, as the variable HTTPS_PROXY says, and who makes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Connect {
+    pub listen: SocketAddr,
+    /// `host:port` of routers' `--connect-address`. One that is not reached is passed over for the next.
+    pub routers: Vec<String>,
 }
 
 /// Why a configuration cannot be run.
@@ -83,6 +95,8 @@ pub enum Invalid {
     Both,
     #[error("{user} names the service {name:?}, which is not among the services; add it there")]
     UnknownService { user: &'static str, name: String },
+    #[error("tunnels need a router that makes them; name one with --router-connect or in connect.routers")]
+    NoRouter,
     #[error("the service {0:?} is given twice; names must differ")]
     Twice(String),
     #[error("step {0} is to name either a service with a path or a destination, and nothing else")]
@@ -114,6 +128,9 @@ impl CellConfig {
             (None, true) => return Err(Invalid::NothingToRun),
             (Some(_), false) => return Err(Invalid::Both),
             _ => {}
+        }
+        if self.connect.as_ref().is_some_and(|connect| connect.routers.is_empty()) {
+            return Err(Invalid::NoRouter);
         }
         for (index, service) in self.services.iter().enumerate() {
             if self.services[..index].iter().any(|other| other.name == service.name) {

@@ -8,6 +8,7 @@ mod body;
 mod call;
 mod cell;
 pub mod config;
+mod connect;
 mod control;
 mod discovery;
 mod entry;
@@ -30,11 +31,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use bulkhead_process::{Admin, Readiness, Shutdown};
+use tokio::task::JoinSet;
 
 pub use args::Args;
 pub use config::{CellConfig, Config, Discovery};
 
 use crate::cell::Cell;
+use crate::connect::Proxy;
 use crate::control::Control;
 use crate::metrics::Metrics;
 use crate::workflow::Workflow;
@@ -54,6 +57,7 @@ pub struct Bound {
     traffic: TcpListener,
     health: TcpListener,
     admin: Option<TcpListener>,
+    connect: Option<TcpListener>,
     addresses: Addresses,
 }
 
@@ -63,6 +67,8 @@ pub struct Addresses {
     pub traffic: SocketAddr,
     pub health: SocketAddr,
     pub admin: Option<SocketAddr>,
+    /// Where services ask for tunnels.
+    pub connect: Option<SocketAddr>,
 }
 
 impl Bound {
@@ -77,12 +83,14 @@ impl Bound {
             Some(address) => Some(listen(address)?),
             None => None,
         };
+        let connect = config.cell.connect.as_ref().map(|connect| listen(connect.listen)).transpose()?;
         let addresses = Addresses {
             traffic: traffic.local_addr()?,
             health: health.local_addr()?,
             admin: admin.as_ref().map(TcpListener::local_addr).transpose()?,
+            connect: connect.as_ref().map(TcpListener::local_addr).transpose()?,
         };
-        Ok(Self { config, workflow, traffic, health, admin, addresses })
+        Ok(Self { config, workflow, traffic, health, admin, connect, addresses })
     }
 
     pub fn addresses(&self) -> Addresses {
@@ -112,6 +120,12 @@ impl Bound {
         }
         .start()?;
         gate.open();
+        let mut tunnels = JoinSet::new();
+        if let (Some(listener), Some(connect)) = (self.connect, &cell.config.connect) {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let proxy = Proxy::new(&cell.config.cell, connect.routers.clone())?;
+            tunnels.spawn(proxy.serve(listener));
+        }
         let served = traffic::serve(traffic, cell, shutdown.clone(), drain_timeout);
         let closed = async {
             shutdown.requested().await;
