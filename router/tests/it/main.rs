@@ -15,5 +15,6 @@ mod restarts;
 mod routing;
 mod sources;
 mod transactions;
+mod tunnels;
 mod upgrades;
 mod world;
