@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use bulkhead_process::Connector;
 use bulkhead_process::connect::Stream;
 use bulkhead_process::tunnel::{self, Answer, Far};
-use bulkhead_process::{Connector, socket};
 use bulkhead_protocol::{Problem, Reason, fields};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -49,7 +49,7 @@ impl Proxy {
         let mut open = JoinSet::new();
         loop {
             tokio::select! {
-                stream = accept(&listener, Some(socket::GONE)) => {
+                stream = accept(&listener, None) => {
                     if open.len() < MOST {
                         open.spawn(Arc::clone(&proxy).tunnel(stream));
                     } else {

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 /// Between two looks at the files, in milliseconds. Kubernetes takes up to a minute to bring a changed Secret.
 const LOOK_MS: u64 = 2_000;
-/// How long a table waits for files that nobody has read yet.
+/// How long one table waits for files that none before asked for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Larger files are no certificates.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -63,18 +63,21 @@ impl Certificates {
         Self { directory, ..Self::default() }
     }
 
-    /// Takes all that a table asks for, and waits for those that nobody has read yet.
+    /// Takes all that a table asks for, and waits a little for those that no table asked for before.
     pub(crate) async fn want<'t>(&mut self, wanted: impl Iterator<Item = &'t DestinationTls>) {
         let wanted: HashSet<Folders> = wanted.map(Folders::of).collect();
         self.known.retain(|folders, _| wanted.contains(folders));
-        for folders in wanted {
-            if !self.known.contains_key(&folders) {
-                self.known.insert(folders.clone(), Known::default());
-                self.look(folders);
-            }
+        let new: Vec<Folders> =
+            wanted.into_iter().filter(|folders| !self.known.contains_key(folders)).collect();
+        for folders in &new {
+            self.known.insert(folders.clone(), Known::default());
+            self.look(folders.clone());
         }
+        let is_unread = |known: &HashMap<Folders, Known>| {
+            new.iter().any(|folders| known.get(folders).is_some_and(|known| known.seen.is_none()))
+        };
         let first = async {
-            while self.known.values().any(|known| known.seen.is_none())
+            while is_unread(&self.known)
                 && let Some(Ok(look)) = self.looks.join_next().await
             {
                 self.take(look);

@@ -69,7 +69,8 @@ impl Tunnels {
     }
 
     async fn serve(self, stream: TcpStream, peer: SocketAddr) {
-        let _ = socket::set_up(&stream, Some(socket::GONE));
+        // One that takes nothing is idle, which has a time-out of its own.
+        let _ = socket::set_up(&stream, None);
         tunnel::serve(stream, |asked| self.open(asked, peer)).await;
     }
 

@@ -124,6 +124,22 @@ async fn a_tunnel_that_carries_nothing_is_closed() {
     eventually(|| world.in_flight() == 0).await;
 }
 
+/// What RFC 9110 asks of the answer: no length and no encoding, and what follows the head is the tunnel's.
+#[tokio::test]
+async fn what_a_client_sends_before_it_has_heard_goes_through_the_tunnel() {
+    let world = World::start(json!({})).await;
+    let mut stream = TcpStream::connect(world.address).await.expect("connects");
+    let head = format!("CONNECT {0} HTTP/1.1\r\nhost: {0}\r\nbulkhead-cell: a\r\n\r\n", world.far);
+    stream.write_all((head + "early").as_bytes()).await.expect("writes");
+    stream.shutdown().await.expect("ends");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("reads");
+    let (head, echoed) = answer.split_once("\r\n\r\n").expect("has a head");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(!head.contains("content-length") && !head.contains("transfer-encoding"), "{head}");
+    assert_eq!(echoed, "early");
+}
+
 #[tokio::test]
 async fn only_connect_is_taken() {
     let world = World::start(json!({})).await;
