@@ -175,3 +175,32 @@ fn bounded(path: &Path) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(directory: Option<&Path>, secret: &str, words: &str) {
+        let folders = Folders { authority: secret.to_owned(), identity: None };
+        let error = read(directory, &folders).err().expect("is refused");
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn only_files_of_the_directory_are_read_and_only_small_ones() {
+        let directory = tempfile::tempdir().expect("makes a folder");
+        let (secrets, path) = (directory.path().join("tls"), directory.path());
+        for folder in [secrets.join("large"), path.join("outside")] {
+            std::fs::create_dir_all(&folder).expect("makes a folder");
+            let file = File::create(folder.join("ca.crt")).expect("makes a file");
+            file.set_len(MAX_FILE + 1).expect("makes it large");
+        }
+        check(None, "ca", "tls needs --tls-dir");
+        check(Some(&secrets), "../outside", "is no name of a Secret");
+        check(Some(&secrets), "large/../../outside", "is no name of a Secret");
+        check(Some(&secrets), "", "is no name of a Secret");
+        check(Some(&secrets), "absent", "absent/ca.crt cannot be read");
+        check(Some(&secrets), "large", "larger than 1 MiB");
+    }
+}

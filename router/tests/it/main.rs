@@ -4,6 +4,7 @@ mod api;
 mod binary;
 mod bodies;
 mod client;
+mod destinations;
 mod egress;
 mod fake;
 mod health;
