@@ -23,7 +23,7 @@ use crate::accept::accept;
 /// Tunnels at the same time, those that are still asked for included.
 const MOST: usize = 4_096;
 /// How long a connection to a router may take, its name included.
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT: Duration = Duration::from_secs(5);
 /// How long a router may take to open a tunnel or refuse it: it may try several addresses.
 const ANSWER: Duration = Duration::from_secs(30);
 

@@ -32,7 +32,7 @@ impl World {
                 });
             }
         });
-        let mut spec = json!({"connect": {}, "pointOfNoReturn": false, "endpoints": [far, "127.0.0.1:1"]});
+        let mut spec = json!({"connect": {}, "pointOfNoReturn": false, "endpoints": [far, "127.0.0.1:1"], "connectTimeout": "5m"});
         spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         let hidden = json!({"connect": {}, "pointOfNoReturn": false, "endpoints": ["keys.example:443"]});
         let snapshot = fixture::world(&["echo"], &[("echo", spec), ("keys", hidden)]).await;

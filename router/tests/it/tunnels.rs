@@ -40,7 +40,7 @@ impl World {
             "apiVersion: bulkhead.dev/v1alpha1
 kind: Destination
 metadata: {{name: echo}}
-spec: {{connect: {{}}, pointOfNoReturn: false, endpoints: ['{echo}']}}
+spec: {{connect: {{}}, pointOfNoReturn: false, endpoints: ['{echo}'], connectTimeout: 5m}}
 "
         );
         fs::write(folder.path().join("destination.yaml"), destination).expect("is written");

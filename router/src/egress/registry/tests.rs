@@ -3,11 +3,16 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use super::*;
-use crate::egress::fixture::{Authority, Certified, Server, Then, World, eventually, outcome};
+use crate::egress::fixture::{Authority, Certified, Server, Then, World, eventually, in_no_time, outcome};
 
 /// A name to us, which the system knows without a resolver.
 fn by_name(server: &Server) -> String {
@@ -53,9 +58,13 @@ impl Files {
     }
 
     async fn world(&self, server: &Server, more: &str) -> World {
+        self.world_at(server.endpoint(), more).await
+    }
+
+    async fn world_at(&self, endpoint: String, more: &str) -> World {
         let registry = Registry::new(Some(self.path().to_owned()), Vec::new());
-        let spec = format!("tls: {{caSecret: ca, {more}}}, timeout: 5m, connectTimeout: 5m");
-        World::with(registry, &[server.endpoint()], &spec).await
+        let spec = format!("tls: {{caSecret: ca, {more}}}");
+        World::with(registry, &[endpoint], &spec).await
     }
 }
 
@@ -85,7 +94,7 @@ async fn only_a_server_that_proves_its_name_gets_a_message() {
     assert_eq!(sent(&trusted, &trusted.certify_expired("issuer.example"), named).await, refused());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_our_certificate_was_not_sent_the_message() {
     let (authority, other) = (Authority::new(), Authority::new());
     let files = Files::new();
@@ -97,13 +106,84 @@ async fn a_server_that_refuses_our_certificate_was_not_sent_the_message() {
     let server = Server::tls(config, &[Then::Answer("ok")]).await;
     let check = async |more: &str, expected: &str| {
         let world = files.world(&server, more).await;
-        assert_eq!(outcome(world.send("x").await), expected, "{more:?}");
+        assert_eq!(outcome(in_no_time(world.send("x")).await), expected, "{more:?}");
     };
     check("certificateSecret: own", "ok").await;
     check("", REFUSED).await;
     check("certificateSecret: foreign", REFUSED).await;
     check("certificateSecret: expired", REFUSED).await;
     assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_hands_out_no_tickets_is_sent_messages_too() {
+    let authority = Authority::new();
+    let files = Files::new();
+    authority.write(files.path(), "ca");
+    let mut config = authority.certify("127.0.0.1").server(None);
+    config.send_tls13_tickets = 0;
+    let server = Server::tls(config, &[Then::Answer("ok")]).await;
+    let world = files.world(&server, "").await;
+    assert_eq!(outcome(world.send("x").await), "ok");
+}
+
+/// Leads to a server, and keeps what follows the client's first words until it is told to bring it.
+struct Held {
+    address: SocketAddr,
+    has_more: Arc<AtomicBool>,
+    bring: Arc<Notify>,
+}
+
+impl Held {
+    async fn before(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let address = listener.local_addr().expect("is bound");
+        let (has_more, bring) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+        let held = Self { address, has_more: Arc::clone(&has_more), bring: Arc::clone(&bring) };
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.expect("is connected to");
+            let mut server = TcpStream::connect(server).await.expect("connects");
+            let (mut client_reads, mut client_writes) = client.split();
+            let (mut server_reads, mut server_writes) = server.split();
+            let forth = async {
+                let mut hello = [0; 4096];
+                let length = client_reads.read(&mut hello).await?;
+                server_writes.write_all(&hello[..length]).await?;
+                client_reads.readable().await?;
+                has_more.store(true, Ordering::Relaxed);
+                bring.notified().await;
+                tokio::io::copy(&mut client_reads, &mut server_writes).await
+            };
+            let _ = tokio::join!(forth, tokio::io::copy(&mut server_reads, &mut client_writes));
+        });
+        held
+    }
+}
+
+/// In TLS 1.3 a server sees our certificate when the handshake is over for us. Time stands still while the test is busy.
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_is_not_handed_out_before_the_server_has_seen_our_certificate() {
+    let authority = Authority::new();
+    let files = Files::new();
+    authority.write(files.path(), "ca");
+    authority.certify("router").write(files.path(), "own");
+    let config = authority.certify("127.0.0.1").server(Some(&authority));
+    let server = Server::tls(config, &[Then::Answer("ok")]).await;
+    for (more, is_taken) in [("certificateSecret: own", true), ("", false)] {
+        let held = Held::before(server.address).await;
+        let world = files.world_at(held.address.to_string(), more).await;
+        let mut connecting = pin!(world.connect());
+        let mut after = 1_000;
+        tokio::select! {
+            _ = &mut connecting => panic!("nobody has seen the certificate"),
+            () = eventually(|| {
+                after -= i32::from(held.has_more.load(Ordering::Relaxed));
+                after == 0
+            }) => {}
+        }
+        held.bring.notify_one();
+        assert_eq!(in_no_time(connecting).await.is_ok(), is_taken, "{more:?}");
+    }
 }
 
 /// Looks at the files as often as the builder does, until what they say has arrived.
