@@ -13,6 +13,13 @@ fn render(world: &World, values: &[&str]) -> Result<Vec<Value>> {
     text.split("\n---\n").map(|document| Ok(serde_yaml::from_str(document)?)).collect()
 }
 
+/// What an upgrade to these values would make and say, beside what is installed. Nothing is changed.
+fn upgrade(world: &World, values: &[&str]) -> Result<String> {
+    let mut args = vec!["upgrade", "bulkhead", "charts/bulkhead", "-n", SYSTEM, "--dry-run=server"];
+    args.extend(values.iter().flat_map(|value| ["--set", value]));
+    world.helm(&args)
+}
+
 fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let is_it = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
     objects.iter().find(is_it).expect("the chart makes it")
@@ -76,6 +83,27 @@ fn each_router_keeps_its_ledger_on_a_volume_that_outlives_it() {
     let without = routers(&["router.ledger.persistence.enabled=false"]);
     assert_eq!(without["volumeClaimTemplates"], Value::Null);
     assert_eq!(without["template"]["spec"]["volumes"][0]["emptyDir"], serde_json::json!({}));
+}
+
+#[test]
+fn what_kubernetes_never_changes_of_the_ledgers_volumes_is_refused_with_a_way_out() {
+    let (world, _turn) = World::enter();
+    upgrade(world, &["router.ledger.persistence.size=1024Mi"])
+        .expect("the control: as it is, in other words");
+    for (value, words) in [
+        ("enabled=false", "enabled is false, but StatefulSet bulkhead-router was installed with volumes"),
+        ("size=2Gi", "size is 2Gi, but StatefulSet bulkhead-router was installed with 1Gi"),
+        (
+            "storageClassName=fast",
+            r#"storageClassName is "fast", but StatefulSet bulkhead-router was installed with """#,
+        ),
+    ] {
+        let refusal = upgrade(world, &[&format!("router.ledger.persistence.{value}")]).expect_err(value);
+        let refusal = format!("{refusal:#}");
+        for words in [words, "keep the value; or run `kubectl -n bulkhead-system delete statefulset"] {
+            assert!(refusal.contains(words), "{value}: {refusal}");
+        }
+    }
 }
 
 #[test]
@@ -172,6 +200,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("operator.unenforced=maybe", "unenforced"),
         ("router.drainTimeout=soon", "drainTimeout"),
         ("router.ledger.window=long", "window"),
+        ("router.ledger.persistence.size=big", "size"),
         ("router.clusterNetworks={all}", "clusterNetworks"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("extraKinds[0].kind=DaemonSet", "extraKinds"),

@@ -59,6 +59,12 @@ capabilities: {drop: [ALL]}
 {{ $sum }}
 {{- end }}
 
+{{/* A quantity such as 1.5Gi as a number, to compare it: Kubernetes says 1Gi for 1024Mi. */}}
+{{- define "bulkhead.quantity" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{ mulf (regexFind "^[0-9.]+" .) (get $units (regexFind "[A-Za-z]*$" .)) }}
+{{- end }}
+
 {{/* Seconds between SIGTERM and SIGKILL of a router: the delay, the drain, and 10 seconds in which it ends what did not end. */}}
 {{- define "bulkhead.routerGrace" -}}
 {{- $router := .Values.router -}}
