@@ -107,6 +107,22 @@ fn what_kubernetes_never_changes_of_the_ledgers_volumes_is_refused_with_a_way_ou
 }
 
 #[test]
+fn the_notes_say_which_destinations_routers_reach() {
+    let (world, _turn) = World::enter();
+    let notes = |values: &[&str]| {
+        let said = upgrade(world, values).expect("renders");
+        said.split_once("NOTES:").expect("has notes").1.to_owned()
+    };
+    let closed = notes(&["apiServer.cidrs={192.0.2.1/32}"]);
+    assert!(closed.contains("routers reach no Destination. Name"), "{closed}");
+    let by_address = notes(&[]);
+    let words = "routers reach no Destination but by address, at ports 443, 6443. Name";
+    assert!(by_address.contains(words), "{by_address}");
+    let open = notes(&["networkPolicy.routerEgress[0].ipBlock.cidr=192.0.2.0/24"]);
+    assert!(!open.contains("no Destination"), "{open}");
+}
+
+#[test]
 fn secrets_for_destinations_are_where_routers_look_and_a_missing_one_keeps_none_from_starting() {
     let (world, _turn) = World::enter();
     let values = ["router.tlsSecrets={visa-ca,visa.client}", "router.clusterNetworks={10.0.0.0/8,fd00::/8}"];
