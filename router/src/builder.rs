@@ -10,7 +10,6 @@ use arc_swap::ArcSwap;
 use bulkhead_process::{Gate, Monotonic, clock};
 use bulkhead_protocol::serving::ObjectVersion;
 use bulkhead_routing::table::{Inputs, Table, build};
-use ipnet::IpNet;
 use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -37,7 +36,7 @@ pub(crate) struct Builder {
     pub(crate) router: String,
     pub(crate) table_file: Option<PathBuf>,
     pub(crate) tls_dir: Option<PathBuf>,
-    pub(crate) cluster_networks: Vec<IpNet>,
+    pub(crate) bounds: egress::Bounds,
     pub(crate) clock: Monotonic,
     /// Where the request path finds the snapshot.
     pub(crate) current: Arc<ArcSwap<Snapshot>>,
@@ -83,7 +82,7 @@ impl Builder {
             .table_file
             .clone()
             .map(|path| Disk::new(path, self.router.clone(), self.metrics.write_failures.clone()));
-        let destinations = egress::Registry::new(self.tls_dir.clone(), self.cluster_networks.clone());
+        let destinations = egress::Registry::new(self.tls_dir.clone(), self.bounds.clone());
         let mut memory = Memory { disk, destinations, ..Memory::default() };
         loop {
             match timeout(TICK, changes.recv()).await {
@@ -265,7 +264,7 @@ mod tests {
             router: "main".to_owned(),
             table_file: None,
             tls_dir: None,
-            cluster_networks: Vec::new(),
+            bounds: egress::Bounds::default(),
             clock: Monotonic::start(),
             current: Arc::default(),
             published: watch::Sender::default(),

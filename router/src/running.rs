@@ -20,7 +20,7 @@ use crate::accept::{self, Command};
 use crate::admin;
 use crate::builder::Builder;
 use crate::config::{Config, Source};
-use crate::egress::EgressReadings;
+use crate::egress::{Bounds, EgressReadings};
 use crate::forbidden::Forbidden;
 use crate::health::{self, Starting};
 use crate::ledger_admin;
@@ -181,11 +181,16 @@ fn feeders(
     EgressReadings::register(registry, Arc::clone(&shared.current))?;
     let (changes, to_builder) = mpsc::channel(CHANGES);
     let (published, tables) = watch::channel(Arc::new(Snapshot::default()));
+    let bounds = Bounds {
+        cluster_networks: config.cluster_networks.clone(),
+        // Who writes a folder has the machine anyway.
+        no_loopback: matches!(config.source, Source::Kubernetes),
+    };
     let builder = Builder {
         router: config.router.clone(),
         table_file: config.table_file.clone(),
         tls_dir: config.tls_dir.clone(),
-        cluster_networks: config.cluster_networks.clone(),
+        bounds,
         clock,
         current: Arc::clone(&shared.current),
         published,

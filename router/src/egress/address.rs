@@ -60,9 +60,20 @@ const fn v6([a, b, c, d, e, f, g, h]: [u16; 8], length: u8) -> IpNet {
     IpNet::new_assert(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), length)
 }
 
+/// What no Destination leads to, or only where it says so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bounds {
+    /// Networks of the cluster, which Destinations have to allow.
+    pub(crate) cluster_networks: Vec<IpNet>,
+    /// Nothing on this router's own loopback is anybody's destination. For a router whose Destinations others may write: its
+    /// admin port trusts whoever comes from there.
+    pub(crate) no_loopback: bool,
+}
+
 /// Why an address is not connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
+    Own,
     Special(&'static str),
     Cluster(IpNet),
 }
@@ -70,28 +81,38 @@ pub(crate) enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Special(what) => f.write_str(what),
-            Self::Cluster(network) => write!(f, "in {network}, the cluster's own (--cluster-networks)"),
+            Self::Own => f.write_str("the router's own pod, which is nobody's destination"),
+            Self::Special(what) => write!(f, "{what}; {LEAVE}"),
+            Self::Cluster(network) => {
+                write!(f, "in {network}, the cluster's own (--cluster-networks); {LEAVE}")
+            }
         }
     }
 }
 
-/// Whether a name may stand for that address: it is public, or lies in one of the networks that the Destination allows.
-/// An endpoint that is written as an address needs no leave and is not asked about.
+const LEAVE: &str = "write the address as the endpoint, or its network in allowedNetworks, if it is meant";
+
+/// Whether a Destination may lead to that address: it is public, or lies in one of the networks that the Destination allows.
+/// An endpoint that is written as an address, `allowed` being `None`, needs no leave but for the router's own pod.
 ///
 /// # Errors
-/// What kind of address it is.
-pub(crate) fn judge(address: IpAddr, allowed: &[IpNet], cluster: &[IpNet]) -> Result<(), Refused> {
+/// What kind of address it is, and what to do if it is meant.
+pub(crate) fn judge(address: IpAddr, allowed: Option<&[IpNet]>, bounds: &Bounds) -> Result<(), Refused> {
     // What is reached counts, in whatever form it is written.
     let forms = [Some(address), within(address)];
+    // A connection to the unspecified address ends at loopback too.
+    if bounds.no_loopback && forms.iter().flatten().any(|one| one.is_loopback() || one.is_unspecified()) {
+        return Err(Refused::Own);
+    }
     let lies_in = |network: &IpNet| forms.iter().flatten().any(|address| network.contains(address));
-    if allowed.iter().any(lies_in) {
+    if allowed.is_none_or(|allowed| allowed.iter().any(lies_in)) {
         return Ok(());
     }
     if let Some((_, what)) = SPECIAL.iter().find(|(network, _)| lies_in(network)) {
         return Err(Refused::Special(what));
     }
-    cluster.iter().find(|network| lies_in(network)).map_or(Ok(()), |network| Err(Refused::Cluster(*network)))
+    let cluster = bounds.cluster_networks.iter().find(|network| lies_in(network));
+    cluster.map_or(Ok(()), |network| Err(Refused::Cluster(*network)))
 }
 
 /// The IPv4 address that an IPv6 address leads to.
@@ -113,8 +134,9 @@ mod tests {
     #[track_caller]
     fn check(address: &str, allowed: &[&str], expected: Option<&str>) {
         let address: IpAddr = address.parse().expect("an address");
-        let cluster = networks(&["44.0.0.0/8", "2600:9::/32"]);
-        let said = judge(address, &networks(allowed), &cluster).err().map(|refused| refused.to_string());
+        let cluster_networks = networks(&["44.0.0.0/8", "2600:9::/32"]);
+        let bounds = Bounds { cluster_networks, no_loopback: false };
+        let said = judge(address, Some(&networks(allowed)), &bounds).err().map(|refused| refused.to_string());
         match (said, expected) {
             (None, None) => {}
             (Some(said), Some(words)) => assert!(said.contains(words), "{address}: {said}"),
@@ -195,5 +217,26 @@ mod tests {
         check("127.0.0.1", &["127.0.0.0/8"], None);
         check("::1", &["127.0.0.0/8"], Some("loopback"));
         check("169.254.169.254", &["169.254.169.254/32"], None);
+    }
+
+    #[test]
+    fn where_others_write_destinations_none_leads_to_the_routers_own_loopback() {
+        let bounds = Bounds { no_loopback: true, ..Bounds::default() };
+        let all = networks(&["0.0.0.0/0", "::/0"]);
+        let check = |address: &str, expected: Result<(), Refused>| {
+            let address: IpAddr = address.parse().expect("an address");
+            for allowed in [None, Some(all.as_slice())] {
+                assert_eq!(judge(address, allowed, &bounds), expected, "{address}, {allowed:?}");
+            }
+        };
+        for own in ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::"] {
+            check(own, Err(Refused::Own));
+        }
+        for otherwise in ["::ffff:127.0.0.1", "::ffff:0.0.0.0", "64:ff9b::127.0.0.1"] {
+            check(otherwise, Err(Refused::Own));
+        }
+        for other in ["10.1.2.3", "::ffff:10.1.2.3", "169.254.169.254", "8.8.8.8"] {
+            check(other, Ok(()));
+        }
     }
 }

@@ -14,6 +14,7 @@ mod registry;
 #[cfg(test)]
 pub(crate) mod fixture;
 
+pub(crate) use address::Bounds;
 pub(crate) use destination::{DestinationLive, Endpoint, Place};
 pub(crate) use exchange::{Message, Ready, Returned};
 pub(crate) use metrics::{EgressMetrics, EgressReadings};

@@ -10,9 +10,8 @@ use bulkhead_process::Connector;
 use bulkhead_process::tls::Client;
 use bulkhead_routing::table::{Destination, Table};
 use http::HeaderValue;
-use ipnet::IpNet;
 
-use super::address;
+use super::address::{self, Bounds};
 use super::certificates::Certificates;
 use super::destination::{DestinationLive, Endpoint};
 use crate::names::Names;
@@ -23,14 +22,14 @@ pub(crate) type Destinations = HashMap<Arc<str>, Arc<DestinationLive>>;
 /// What is remembered between tables.
 #[derive(Default)]
 pub(crate) struct Registry {
-    cluster_networks: Vec<IpNet>,
+    bounds: Bounds,
     certificates: Certificates,
     known: Arc<Destinations>,
 }
 
 impl Registry {
-    pub(crate) fn new(tls_dir: Option<PathBuf>, cluster_networks: Vec<IpNet>) -> Self {
-        Self { cluster_networks, certificates: Certificates::new(tls_dir), known: Arc::default() }
+    pub(crate) fn new(tls_dir: Option<PathBuf>, bounds: Bounds) -> Self {
+        Self { bounds, certificates: Certificates::new(tls_dir), known: Arc::default() }
     }
 
     /// Whether certificates have changed since the last table.
@@ -82,14 +81,12 @@ impl Registry {
         if addresses.is_empty() {
             live.refused.push(format!("{endpoint}: the name has no address"));
         }
-        let is_literal = endpoint.parse::<SocketAddr>().is_ok();
+        let is_name = endpoint.parse::<SocketAddr>().is_err();
+        let allowed = is_name.then_some(spec.allowed_networks.as_slice());
         for address in addresses {
-            match address::judge(address.ip(), &spec.allowed_networks, &self.cluster_networks) {
-                Err(refused) if !is_literal => live.refused.push(format!(
-                    "{endpoint}: {} is {refused}; write the address as the endpoint, or its network in allowedNetworks, if it is meant",
-                    address.ip()
-                )),
-                Ok(()) | Err(_) => live.endpoints.push(Arc::new(Endpoint {
+            match address::judge(address.ip(), allowed, &self.bounds) {
+                Err(refused) => live.refused.push(format!("{endpoint}: {} is {refused}", address.ip())),
+                Ok(()) => live.endpoints.push(Arc::new(Endpoint {
                     address,
                     authority: authority.clone(),
                     connector: connector.clone(),

@@ -36,6 +36,27 @@ async fn a_name_leads_to_loopback_only_where_the_destination_says_so() {
 }
 
 #[tokio::test]
+async fn where_others_write_destinations_not_even_an_address_leads_to_loopback() {
+    let server = Server::start(&[Then::Answer("ok")]).await;
+    let port = server.address.port();
+    let written = [
+        server.endpoint(),
+        format!("0.0.0.0:{port}"),
+        format!("[::ffff:127.0.0.1]:{port}"),
+        by_name(&server),
+    ];
+    let allowed = "allowedNetworks: [127.0.0.0/8, 0.0.0.0/8]";
+    let open = World::new(&written, allowed).await;
+    assert_eq!((outcome(open.send("x").await), open.live.refused.len()), ("ok".to_owned(), 0), "the control");
+
+    let bounds = Bounds { no_loopback: true, ..Bounds::default() };
+    let closed = World::with(Registry::new(None, bounds), &written, allowed).await;
+    assert_eq!(outcome(closed.send("x").await), "not-sent DestinationUnavailable");
+    let why = closed.live.unavailable().expect("has no address");
+    assert_eq!(why.matches("the router's own pod").count(), written.len(), "{why}");
+}
+
+#[tokio::test]
 async fn what_did_not_change_is_the_same_and_what_is_under_way_is_counted_on() {
     let server = Server::start(&[Then::Answer("ok")]).await;
     let mut world = World::new(&[server.endpoint()], "limits: {inFlight: 1}").await;
@@ -62,7 +83,7 @@ impl Files {
     }
 
     async fn world_at(&self, endpoint: String, more: &str) -> World {
-        let registry = Registry::new(Some(self.path().to_owned()), Vec::new());
+        let registry = Registry::new(Some(self.path().to_owned()), Bounds::default());
         let spec = format!("tls: {{caSecret: ca, {more}}}");
         World::with(registry, &[endpoint], &spec).await
     }
