@@ -29,6 +29,9 @@ pub struct Serving {
     /// Destinations that a cell asked for and may not reach, by `CELL/DESTINATION`, with how often since this process began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forbidden: BTreeMap<String, u64>,
+    /// Destinations of the table that this router cannot send to, and why: no fit address, or no certificates.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unavailable: BTreeMap<String, String>,
     /// Shares of each rule in parts per million, by `NAMESPACE/POLICY/RULE`, then by cell.
     pub shares: BTreeMap<String, BTreeMap<String, u32>>,
 }

@@ -124,6 +124,9 @@ impl Source {
             let shares = decide::shares(rule, &moment);
             (rule.id.to_string(), shares.into_iter().map(|(index, ppm)| (name(index), ppm)).collect())
         });
+        let unavailable = snapshot.destinations.values();
+        let unavailable =
+            unavailable.filter_map(|live| Some((live.spec.name.as_ref().to_owned(), live.unavailable()?)));
         Serving {
             router: self.router.clone(),
             pod: self.pod.clone(),
@@ -133,6 +136,7 @@ impl Source {
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
             forbidden: self.shared.forbidden.counts(),
+            unavailable: unavailable.collect(),
             shares: shares.collect(),
         }
     }

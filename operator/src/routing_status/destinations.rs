@@ -1,8 +1,9 @@
-//! What the status of a Destination says, purely: whether every router would send to it, and what its owner should know
+//! What the status of a Destination says, purely: whether every router can send to it, and what its owner should know
 //! about messages that come twice.
 
 use bulkhead_crds::destination::DuplicateCheckType;
 use bulkhead_crds::{Destination, DestinationSpec, DestinationStatus};
+use bulkhead_protocol::Reason;
 use bulkhead_routing::table::{DestinationVerdict, Outcome};
 
 use super::policies::{not_accepted, programmed};
@@ -16,7 +17,8 @@ pub(super) fn status(
     now: &str,
 ) -> DestinationStatus {
     let generation = destination.metadata.generation;
-    let key = format!("Destination/{}", destination.metadata.name.as_deref().unwrap_or_default());
+    let name = destination.metadata.name.as_deref().unwrap_or_default();
+    let key = format!("Destination/{name}");
     let wanted = Wanted {
         key: &key,
         uid: destination.metadata.uid.as_deref().unwrap_or_default(),
@@ -32,8 +34,12 @@ pub(super) fn status(
         not_accepted()
     };
     let first_open = [&accepted, &programmed].into_iter().find(|one| one.status != true.into());
+    let unavailable = snapshot.unavailable(name);
     let ready = match first_open {
         Some(open) => statement("Ready", false, open.reason.clone(), open.message.clone()),
+        None if !unavailable.is_empty() => {
+            statement("Ready", false, Reason::DestinationUnavailable.as_str(), unavailable.join("; "))
+        }
         None => statement("Ready", true, "Ready", "every router sends to it for the cells that name it"),
     };
     let checked = duplicate_checked(&destination.spec);
@@ -80,6 +86,8 @@ fn duplicate_checked(spec: &DestinationSpec) -> Option<Statement> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bulkhead_crds::condition::{find, is_true};
     use bulkhead_protocol::Serving;
     use bulkhead_protocol::serving::ObjectVersion;
@@ -101,24 +109,35 @@ mod tests {
         fixture::router_pod(pod, Serving { objects, ..Serving::default() })
     }
 
+    fn verdict(ok: bool) -> DestinationVerdict {
+        let reason = if ok { "Accepted" } else { "InvalidDestination" };
+        DestinationVerdict {
+            name: "visa".to_owned(),
+            accepted: Outcome { ok, reason, message: String::new() },
+        }
+    }
+
+    /// The status under these routers, whose `Ready` has that reason.
+    #[track_caller]
+    fn check(
+        verdict: Option<&DestinationVerdict>,
+        routers: Vec<RouterPod>,
+        expected: &str,
+    ) -> DestinationStatus {
+        let spec = json!({"http": {}, "endpoints": ["visa:443"], "duplicateCheck": {"type": "None"}});
+        let status = status(&destination(spec), verdict, &Snapshot { asked: true, routers }, "now");
+        let ready = find(&status.conditions, "Ready").expect("is stated");
+        assert_eq!(ready.reason, expected, "{status:?}");
+        assert_eq!(ready.status, (expected == "Ready").into(), "{status:?}");
+        assert_eq!(status.observed_generation, Some(2));
+        status
+    }
+
     #[test]
     fn it_is_ready_once_every_router_serves_this_generation() {
-        let destination =
-            destination(json!({"http": {}, "endpoints": ["visa:443"], "duplicateCheck": {"type": "None"}}));
-        let verdict = |ok| DestinationVerdict {
-            name: "visa".to_owned(),
-            accepted: Outcome {
-                ok,
-                reason: if ok { "Accepted" } else { "InvalidDestination" },
-                message: String::new(),
-            },
-        };
         let check = |verdict: Option<DestinationVerdict>, routers: Vec<RouterPod>, expected: &str| {
-            let status = status(&destination, verdict.as_ref(), &Snapshot { asked: true, routers }, "now");
-            let ready = find(&status.conditions, "Ready").expect("is stated");
-            assert_eq!(ready.reason, expected, "{status:?}");
+            let status = check(verdict.as_ref(), routers, expected);
             assert_eq!(is_true(&status.conditions, "Programmed"), expected == "Ready", "{status:?}");
-            assert_eq!(status.observed_generation, Some(2));
         };
         let accepted = || Some(verdict(true));
         check(accepted(), vec![router("r-0", 2), router("r-1", 3)], "Ready");
@@ -127,6 +146,27 @@ mod tests {
         check(accepted(), vec![], "NoRouter");
         check(None, vec![router("r-0", 2)], "NoRouter");
         check(Some(verdict(false)), vec![router("r-0", 2)], "InvalidDestination");
+    }
+
+    #[test]
+    fn it_is_not_ready_while_a_router_has_no_way_to_it() {
+        let cut_off = |pod, generation| {
+            let mut router = router(pod, generation);
+            let serving = Arc::make_mut(router.serving.as_mut().expect("has answered"));
+            serving.unavailable.insert("visa".to_owned(), "visa:443: the name has no address".to_owned());
+            router
+        };
+        let check = |routers, expected: &str| check(Some(&verdict(true)), routers, expected);
+        let reason = "DestinationUnavailable";
+        let status = check(vec![router("r-0", 2), cut_off("r-1", 2), cut_off("r-2", 2)], reason);
+        assert!(is_true(&status.conditions, "Programmed"), "the tables have it: {status:?}");
+        let ready = find(&status.conditions, "Ready").expect("is stated");
+        let why = "r-1: visa:443: the name has no address; r-2: visa:443: the name has no address";
+        assert_eq!(ready.message, why);
+
+        check(vec![router("r-0", 2), cut_off("r-1", 1)], "Pending");
+        check(vec![router("r-0", 2), RouterPod { silent: true, ..cut_off("r-1", 2) }], "Pending");
+        check(vec![router("r-0", 2), RouterPod { gone: true, ..cut_off("r-1", 2) }], "Ready");
     }
 
     #[test]

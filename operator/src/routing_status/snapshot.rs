@@ -104,6 +104,16 @@ impl Snapshot {
             .collect()
     }
 
+    /// The answering pods that cannot send to the Destination, each with the reason: `POD: REASON`.
+    pub(crate) fn unavailable(&self, destination: &str) -> Vec<String> {
+        let answering = self.waited_for(None).filter(|pod| !pod.silent);
+        let unavailable = answering.filter_map(|pod| {
+            let why = pod.serving.as_ref()?.unavailable.get(destination)?;
+            Some(format!("{}: {why}", pod.pod))
+        });
+        unavailable.collect()
+    }
+
     /// How the routers treat a cell. `shift` must be in a router's table before that router counts as not holding it:
     /// without this an answer from before the shift would pass for a drained cell.
     pub(crate) fn cell(&self, name: &str, shift: Option<Wanted<'_>>) -> CellTraffic {

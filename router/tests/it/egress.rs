@@ -256,6 +256,16 @@ async fn a_cell_reaches_no_destination_but_its_own_and_that_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_destination_that_this_router_has_no_way_to_is_told_to_the_operator() {
+    let reachable = Scene::start().await;
+    assert!(reachable.world.serving().await.unavailable.is_empty(), "the control");
+    let spec = "http: {}, tls: {caSecret: ca}, duplicateCheck: {type: Header, header: idempotency-key}";
+    let scene = Props { spec, ..Props::default() }.start().await;
+    let unavailable = scene.world.serving().await.unavailable;
+    assert!(unavailable["visa"].contains("--tls-dir"), "{unavailable:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_destination_that_is_down_leaves_nothing_behind() {
     let scene = Scene::start().await;
     scene.issues(|issuing| issuing.answer = Issues::Refuse);
