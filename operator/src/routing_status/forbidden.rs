@@ -82,7 +82,11 @@ pub(super) fn note(asked: &Asked, cell: &Cell, exists: bool) -> String {
     } else if !exists {
         ("which does not exist", "make it")
     } else {
-        ("which routers did not let it reach then", "look whether that is Ready")
+        (
+            "which it names and which exists",
+            "see that it is Accepted, and that its spec covers what was asked for: the path under spec.http.path, http for \
+             messages, connect for tunnels",
+        )
     };
     format!(
         "asked for Destination {destination}, {why}, and got 403 (since this was last said: {times}); {cure}, or correct \
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_says_what_to_add_or_to_make() {
+    fn the_sentence_says_what_to_add_to_make_or_to_compare() {
         let mut cell = fixture::cell();
         cell.spec.destinations = vec!["visa".to_owned()];
         let check = |destination: &str, exists: bool, words: &str| {
@@ -158,6 +162,11 @@ mod tests {
             "which its spec.destinations does not name, and got 403 (since this was last said: 3); add it there",
         );
         check("visa", false, "which does not exist, and got 403 (since this was last said: 3); make it");
-        check("visa", true, "look whether that is Ready");
+        check(
+            "visa",
+            true,
+            "which it names and which exists, and got 403 (since this was last said: 3); see that it is Accepted, and that \
+             its spec covers what was asked for: the path under spec.http.path",
+        );
     }
 }
