@@ -1,20 +1,18 @@
 //! The way up of one Cell: namespace, then which revision is its own now, then everything in it. Joins the decisions of
-//! `validate`, `rollout` and `desired` with the writes of `apply`; reports what came of it.
+//! `validate` and `rollout` with the writes of `namespace`, `contents` and `update`; reports what came of it.
 
 use bulkhead_crds::Cell;
 use jiff::Timestamp;
-use kube::api::DynamicObject;
 
-use super::desired::{self, Installation, Key, Object};
 use super::destinations::Destinations;
-use super::health::{self, Health};
+use super::health;
 use super::observe::Observed;
 use super::shift::{self, Purpose};
 use super::statements::Report;
-use super::validate::{self, Identity, Problem};
-use super::{Context, Error, apply, namespace, turn, update};
+use super::validate::{self, Problem};
+use super::{Context, Error, contents, namespace, turn, update};
 use crate::clock;
-use crate::revision::{LAYOUT, Revision};
+use crate::revision::Revision;
 use crate::rollout::{self, Step};
 
 /// Steps that end by themselves, so that looking again soon is worth it.
@@ -83,7 +81,7 @@ pub(super) async fn bring_up(context: &Context, cell: &Cell, observed: &Observed
     report.update_revision = goal.map(|goal| goal.name.clone()).or(report.update_revision);
     report.step = Some(step.clone());
     if let Some(revision) = revision {
-        let complete = objects(context, cell, observed, revision, &mut report).await?;
+        let complete = contents::apply(context, cell, observed, revision, &mut report).await?;
         // What stands in the way of an older revision is no reason to stay at it.
         if !complete && target.is_some_and(|target| target.name == revision.name) {
             return Ok(report);
@@ -135,88 +133,6 @@ fn begin_report(context: &Context, cell: &Cell, observed: &Observed, now: Timest
     }
 }
 
-/// Applies everything in the namespace; only the walls where the Cell's values do not fit the revision. False when
-/// something stands in the way.
-async fn objects(
-    context: &Context,
-    cell: &Cell,
-    observed: &Observed,
-    revision: &Revision,
-    report: &mut Report,
-) -> Result<bool, Error> {
-    let (valid, unfit) = match validate::validate(cell, revision, &context.kinds) {
-        Ok(valid) => (valid, None),
-        Err(problem) => (validate::without_workload(cell, revision), Some(problem)),
-    };
-    let installation = Installation {
-        operator_namespace: context.config.namespace.clone(),
-        router_namespace: context.config.router_namespace().to_owned(),
-        api_server: observed.api_server.clone(),
-    };
-    let wanted = desired::objects(&valid, &installation, &context.kinds);
-    let changes = changes_now(revision, report.step.as_ref(), observed.orchestrator().is_some());
-    let applied = if changes && unfit.is_none() {
-        apply::apply(context, &Identity::of(cell), &wanted, observed).await?
-    } else {
-        // To make what somebody removed moves no pod that runs.
-        let is_wall = |object: &Object| desired::is_wall(&object.key());
-        let missing = |object: &Object| unfit.is_none() && !observed.objects.contains_key(&object.key());
-        let now: Vec<_> =
-            wanted.iter().filter(|object| is_wall(object) || missing(object)).cloned().collect();
-        apply::apply_alone(context, &Identity::of(cell), &now, observed).await?
-    };
-    if unfit.is_none() {
-        report.objects = wanted.len();
-    }
-    report.health = look_again(context, cell, observed, &wanted, &applied.wrote);
-    report.wrote = applied.wrote.len() + applied.pruned.len();
-    let about = context.about(cell);
-    for key in &applied.drifted {
-        let note = format!("{} {} was changed by somebody else and is corrected", key.kind, key.name);
-        context.writer.event(true, "DriftCorrected", note, &about).await;
-    }
-    for key in &applied.pruned {
-        let note = format!("removed {} {}, which is no longer asked for", key.kind, key.name);
-        context.writer.event(false, "Pruned", note, &about).await;
-    }
-    // Its turn cures what only the revision that it leaves cannot have.
-    report.problem = applied.problem.or(unfit.filter(|_| !report.step.as_ref().is_some_and(leads_on)));
-    Ok(report.problem.is_none())
-}
-
-/// Whether the step is on the way to a revision that the cell can be built from.
-fn leads_on(step: &Step) -> bool {
-    matches!(step, Step::TakeOut | Step::Wait(_) | Step::AwaitDrain)
-}
-
-/// Whether everything in the cell may be brought to what is desired. What another version of Bulkhead made stays as it is
-/// until the cell is out of traffic for its update, but for walls and what is missing; a cell without an orchestrator has
-/// nothing to lose.
-fn changes_now(revision: &Revision, step: Option<&Step>, has_orchestrator: bool) -> bool {
-    revision.recipe.layout == LAYOUT || step == Some(&Step::Update) || !has_orchestrator
-}
-
-/// The health of the workload as it is known after applying: what was just made or changed is not complete.
-fn look_again(
-    context: &Context,
-    cell: &Cell,
-    observed: &Observed,
-    wanted: &[Object],
-    wrote: &[Key],
-) -> Health {
-    let namespace = cell.namespace_name();
-    let stale = |key: &Key, object: &DynamicObject| context.memory.is_stale(&namespace, key, object);
-    let mut health = health::judge(&observed.objects, &observed.failures, stale);
-    for key in wanted.iter().map(Object::key).filter(health::runs_pods) {
-        if !observed.objects.contains_key(&key) {
-            let state = if wrote.contains(&key) { "was just made" } else { "is not made yet" };
-            health.workloads += 1;
-            health.incomplete.push(format!("{} {} {state}", key.kind, key.name));
-        }
-    }
-    health
-}
-
 /// A cell that cannot be built from the newest revision runs on with its own, and says so.
 fn explain_exclusion(context: &Context, cell: &Cell, target: &Revision, report: &mut Report) {
     if let Err(problem) = validate::validate(cell, target, &context.kinds) {
@@ -240,7 +156,7 @@ mod tests {
     use crate::cell::observe::NamespaceSeen;
     use crate::cell::statements::compute;
     use crate::conditions::{state, statement};
-    use crate::revision::Recipe;
+    use crate::revision::{LAYOUT, Recipe};
     use crate::{fixture, kinds};
 
     fn node(region: &str) -> Arc<PartialObjectMeta<Node>> {
@@ -395,17 +311,5 @@ mod tests {
             }
             assert_eq!(requests.writes(), [""; 0]);
         }
-    }
-
-    #[test]
-    fn what_another_version_of_bulkhead_made_changes_only_in_its_turn() {
-        let of = |layout| Revision { recipe: Recipe { layout, ..Recipe::default() }, ..Revision::default() };
-        let (ours, older) = (of(LAYOUT), of(LAYOUT - 1));
-        for step in [None, Some(Step::Keep), Some(Step::Wait("text".to_owned())), Some(Step::AwaitDrain)] {
-            assert!(changes_now(&ours, step.as_ref(), true), "drift is corrected: {step:?}");
-            assert!(!changes_now(&older, step.as_ref(), true), "{step:?}");
-            assert!(changes_now(&older, step.as_ref(), false), "{step:?}");
-        }
-        assert!(changes_now(&older, Some(&Step::Update), true));
     }
 }

@@ -4,12 +4,14 @@
 
 pub(crate) mod apply;
 mod bring_up;
+mod contents;
 mod deletion;
 pub(crate) mod desired;
 mod destinations;
 mod health;
 mod namespace;
 pub(crate) mod observe;
+mod served;
 pub(crate) mod shift;
 mod statements;
 pub(crate) mod status;
