@@ -110,7 +110,11 @@ fn a_cell_must_name_what_its_template_sends_to_and_a_destination_is_never_a_rout
         ("[::ffff:127.0.0.1]:9090", "10.0.0.0/8"),
         ("router.example:9090", "127.5.0.0/16"),
         ("router.example:9090", "0.0.0.0/0"),
+        ("router.example:9090", "0.0.0.0/8"),
         ("router.example:9090", "::/0"),
+        ("router.example:9090", "::/128"),
+        ("router.example:9090", "::ffff:127.0.0.1/128"),
+        ("router.example:9090", "::fffe:0:0/95"),
     ] {
         let refusal = format!("{:#}", ask(endpoint, network).expect_err(endpoint));
         assert!(refusal.contains("bulkhead-destinations"), "{endpoint} {network}: {refusal}");
