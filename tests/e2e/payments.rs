@@ -84,6 +84,20 @@ impl<'a> Payments<'a> {
         send(routers(self.0)?[0], &payment(card)?)
     }
 
+    /// Whether one of the cells, and not its namesake of an earlier test, was told of what it may not reach, in these words.
+    pub(crate) fn told(&self, words: [&str; 2]) -> Result<()> {
+        let cells =
+            CELLS.iter().map(|cell| Ok(self.0.json(&["get", "cell", cell])?["metadata"]["uid"].clone()));
+        let cells = cells.collect::<Result<Vec<_>>>()?;
+        let reason = "reason=DestinationForbidden,type=Warning";
+        let events = self.0.json(&["get", "events", "-n", "default", "--field-selector", reason])?;
+        let of_ours = |event: &&Value| cells.contains(&event["involvedObject"]["uid"]);
+        let events = events["items"].as_array().into_iter().flatten().filter(of_ours);
+        let notes: Vec<_> = events.filter_map(|event| event["message"].as_str()).collect();
+        ensure!(notes.iter().any(|note| words.iter().all(|word| note.contains(word))), "{notes:?}");
+        Ok(())
+    }
+
     /// Says that each payment of the load was answered and executed once, and no other was.
     #[track_caller]
     pub(crate) fn each_once(&self, seen: &Seen) {
