@@ -6,8 +6,9 @@ use anyhow::ensure;
 use bulkhead_tests::pods::{orchestrators, running, service, workload};
 use bulkhead_tests::world::{SYSTEM, condition, reason};
 use bulkhead_tests::{World, eventually};
+use serde_json::json;
 
-use crate::payments::{CELLS, MASTERCARD, Payments};
+use crate::payments::{AMEX, CELLS, MASTERCARD, Payments};
 use crate::walls::{tcp, walled};
 
 /// How long an Event may take: one about the same is told once in a minute, over all tests.
@@ -75,6 +76,76 @@ fn a_destination_that_is_not_there_is_told_by_status_event_and_answer() {
         world.expect_condition("cards-a", "DestinationsResolved", "True")
     })
     .expect("as before");
+}
+
+#[test]
+fn a_destination_that_routers_have_no_way_to_is_not_ready_and_says_where_and_why() {
+    let (world, _turn) = World::enter();
+    let payments = Payments::new(world);
+    assert_eq!(payments.pay(Some(MASTERCARD)).expect("answered").status, 200, "the control");
+
+    let allow = |networks: &str| {
+        let patch = format!(r#"{{"spec":{{"allowedNetworks":{networks}}}}}"#);
+        world.patch("destination", "mastercard", &patch).expect("stored");
+    };
+    allow("null");
+    eventually(Duration::from_secs(20), || {
+        let object = world.json(&["get", "destination", "mastercard"])?;
+        ensure!(reason(&object, "Ready") == "DestinationUnavailable", "{}", object["status"]);
+        let told = object["status"].to_string();
+        ensure!(told.contains("bulkhead-router-0: issuer") && told.contains("in allowedNetworks"), "{told}");
+        ensure!(condition(&object, "Programmed") == "True", "routers have it: {told}");
+        Ok(())
+    })
+    .expect("its owner is told what to do");
+    let refused = payments.pay(Some(MASTERCARD)).expect("answered");
+    assert_eq!(
+        (refused.status, &refused.json()["reason"]),
+        (503, &"DestinationUnavailable".into()),
+        "{}",
+        refused.body
+    );
+    assert_eq!(payments.pay(None).expect("answered").status, 200, "other payments go on");
+
+    allow(r#"["10.0.0.0/8"]"#);
+    eventually(Duration::from_secs(20), || {
+        let object = world.json(&["get", "destination", "mastercard"])?;
+        ensure!(condition(&object, "Ready") == "True", "{}", object["status"]);
+        Ok(())
+    })
+    .expect("Ready again");
+    assert_eq!(payments.pay(Some(MASTERCARD)).expect("answered").status, 200);
+}
+
+#[test]
+fn a_cell_reaches_what_it_does_not_name_once_it_names_it_and_its_owner_is_told_before() {
+    let (world, _turn) = World::enter();
+    let payments = Payments::new(world);
+    assert_eq!(payments.pay(None).expect("answered").status, 200, "the control");
+    let refused = payments.pay(Some(AMEX)).expect("answered");
+    assert_eq!(
+        (refused.status, &refused.json()["reason"]),
+        (403, &"DestinationForbidden".into()),
+        "{}",
+        refused.body
+    );
+    assert_eq!(payments.stats().received, 1, "nothing went out");
+    let told = || payments.told(["Destination amex", "which its spec.destinations does not name"]);
+    eventually(TOLD, told).expect("the Cell's owner is told");
+
+    let mut visa = world.json(&["get", "destination", "visa"]).expect("stored");
+    visa["metadata"] = json!({"name": "amex"});
+    world.apply(&visa.to_string()).expect("stored");
+    for cell in CELLS {
+        let patch = r#"{"spec":{"destinations":["visa","mastercard","amex"]}}"#;
+        world.patch("cell", cell, patch).expect("stored");
+    }
+    eventually(Duration::from_secs(20), || {
+        let answer = payments.pay(Some(AMEX))?;
+        ensure!(answer.status == 200, "answered {}: {}", answer.status, answer.body);
+        Ok(())
+    })
+    .expect("it is let through, and no pod was made anew for it");
 }
 
 #[test]

@@ -22,10 +22,12 @@ const EGRESS: &str =
 const CONTROL: u16 = 8_081;
 /// A card of the example's second Destination; the sample's is of the first.
 pub(crate) const MASTERCARD: &str = "5555555555554444";
+/// A card of a network that the example knows nothing of.
+pub(crate) const AMEX: &str = "378282246310005";
 /// How long pods that are killed may take until their cell is back and has its whole share.
 pub(crate) const RECOVERY: Duration = Duration::from_mins(3);
 
-/// The example, removed when this goes out of scope.
+/// The example, and Destinations that a test adds, removed when this goes out of scope.
 pub(crate) struct Payments<'a>(&'a World);
 
 impl<'a> Payments<'a> {
@@ -119,6 +121,7 @@ impl<'a> Payments<'a> {
 impl Drop for Payments<'_> {
     fn drop(&mut self) {
         let _ = self.0.kubectl(&["delete", "-f", EXAMPLE, "--ignore-not-found", "--timeout=180s"]);
+        let _ = self.0.kubectl(&["delete", "destinations", "--all", "--timeout=60s"]);
         let _ = self.0.install_bulkhead();
     }
 }
