@@ -32,8 +32,13 @@ pub(crate) struct Payments<'a>(&'a World);
 
 impl<'a> Payments<'a> {
     pub(crate) fn new(world: &'a World) -> Self {
+        Self::with(world, &[])
+    }
+
+    /// With these values of the chart.
+    pub(crate) fn with(world: &'a World, values: &[&str]) -> Self {
         let payments = Self(world);
-        world.install_bulkhead_with(&[EGRESS]).expect("the routers' way out is open");
+        world.install_bulkhead_with(&[&[EGRESS], values].concat()).expect("the routers' way out is open");
         payments.apply().expect("stored");
         let wait = ["wait", "--for=condition=Ready", "destination/visa", "destination/mastercard"];
         world

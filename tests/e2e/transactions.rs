@@ -2,12 +2,21 @@
 
 use std::time::Duration;
 
-use bulkhead_tests::pods::{routers, running, workload};
-use bulkhead_tests::traffic::now_ms;
+use anyhow::{Context as _, ensure};
+use bulkhead_tests::pods::{Pod, routers, running, workload};
+use bulkhead_tests::traffic::{Answer, now_ms, send};
 use bulkhead_tests::world::SYSTEM;
 use bulkhead_tests::{World, eventually};
 
-use crate::payments::{CELLS, Payments, RECOVERY, load};
+use crate::payments::{CELLS, Payments, RECOVERY, load, payment};
+
+/// The values that have routers know a client's payment again by its key.
+const KEYS: [&str; 4] = [
+    "router.listeners[0].name=http",
+    "router.listeners[0].port=8080",
+    "router.listeners[0].protocol=HTTP",
+    "router.listeners[0].idempotency.onRepeat=Conflict",
+];
 
 /// A node that is down, started again when this goes out of scope.
 struct Down<'a> {
@@ -74,4 +83,39 @@ fn a_node_that_dies_loses_no_payment_of_the_routers_that_are_left_and_makes_none
     drop(down);
     load.wait_for_since(RECOVERY, cell, now_ms()).expect("it comes back");
     payments.each_once(&load.stop());
+}
+
+#[test]
+fn what_a_router_recorded_outlives_its_pod() {
+    let (world, _turn) = World::enter();
+    let payments = Payments::with(world, &KEYS);
+    world
+        .kubectl(&["wait", "--for=condition=Ready", "router/main", "--timeout=60s"])
+        .expect("they know keys");
+    let router = running(world, SYSTEM, "bulkhead.dev/component=router").expect("routers").remove(0);
+    // Ledgers remember the keys of earlier runs.
+    let (key, other) = (format!("{}-a", now_ms()), format!("{}-b", now_ms()));
+    let pay =
+        |router: &Pod, key: &str| send(router.at(8_080)?, &payment(None)?.header("idempotency-key", key));
+    let decided = |answer: &Answer| {
+        assert_eq!((answer.status, &answer.json()["reason"]), (409, &"Decided".into()), "{}", answer.body);
+    };
+    assert_eq!(pay(&router, &key).expect("answered").status, 200);
+    decided(&pay(&router, &key).expect("answered"));
+
+    let kill = ["delete", "pod", "-n", SYSTEM, &router.name, "--grace-period=0", "--force"];
+    world.kubectl(&kill).expect("gone without a word");
+    let (back, again) = eventually(RECOVERY, || {
+        let mut routers = running(world, SYSTEM, "bulkhead.dev/component=router")?;
+        routers.retain(|pod| pod.name == router.name);
+        let back = routers.pop().context("its successor does not run")?;
+        let answer = pay(&back, &key)?;
+        // Where nothing happened it may be asked again; any other answer is its last word.
+        ensure!(answer.status != 503, "{}", answer.body);
+        Ok((back, answer))
+    })
+    .expect("it comes back");
+    decided(&again);
+    assert_eq!(pay(&back, &other).expect("answered").status, 200, "of another key it knows nothing");
+    assert_eq!((payments.stats().executed, payments.stats().received), (2, 2));
 }
