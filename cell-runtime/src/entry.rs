@@ -35,9 +35,9 @@ pub(crate) async fn pass(
     fields::end_hop(response.headers_mut());
     let outcome = match entry.protocol {
         EntryProtocol::Http1 => Ok(None),
-        EntryProtocol::Bulkhead => fields::one(response.headers(), &OUTCOME),
+        EntryProtocol::Bulkhead => egress::one(response.headers(), names::OUTCOME),
     };
-    match outcome.map_err(|wrong| failed(service, &wrong))? {
+    match outcome.map_err(|wrong| failed(service, &wrong.to_string()))? {
         None => {
             fields::drop_ours(response.headers_mut());
             Ok(response)

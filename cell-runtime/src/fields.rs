@@ -12,7 +12,6 @@ pub(crate) const CELL: HeaderName = HeaderName::from_static(fields::CELL);
 pub(crate) const OUTCOME: HeaderName = HeaderName::from_static(fields::OUTCOME);
 pub(crate) const REASON: HeaderName = HeaderName::from_static(fields::REASON);
 pub(crate) const EGRESS: HeaderName = HeaderName::from_static(fields::EGRESS);
-pub(crate) const DESTINATION: HeaderName = HeaderName::from_static(fields::DESTINATION);
 pub(crate) const DESTINATION_STATUS: HeaderName = HeaderName::from_static(fields::DESTINATION_STATUS);
 pub(crate) const STATE: HeaderName = HeaderName::from_static(fields::STATE);
 
@@ -56,19 +55,6 @@ pub(crate) fn end_body(headers: &mut HeaderMap) {
     for name in [CONTENT_LENGTH, http::header::CONTENT_ENCODING, http::header::EXPECT, TRAILER] {
         headers.remove(name);
     }
-}
-
-/// The value of a field that is given at most once, in visible ASCII.
-///
-/// # Errors
-/// What is wrong with it.
-pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(format!("{name} is given more than once"));
-    }
-    value.to_str().map(Some).map_err(|_| format!("{name} is not visible ASCII"))
 }
 
 /// Milliseconds that the caller still waits; `None` when it says nothing.

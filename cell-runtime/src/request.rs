@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{Continue, Reason, fields as names};
+use bulkhead_protocol::{Continue, Reason, egress, fields as names};
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 
@@ -92,7 +92,7 @@ fn meant_for_us(ours: &str, headers: &HeaderMap) -> Result<(), Refusal> {
 /// What a request says of the egress that it comes back from; `None` for one that begins a transaction.
 fn coming_back(headers: &HeaderMap) -> Result<Option<Continue>, Refusal> {
     let malformed = |what: String| Refusal::new(Reason::Malformed, format!("{what}."));
-    match fields::one(headers, &OUTCOME).map_err(malformed)? {
+    match egress::one(headers, names::OUTCOME).map_err(|wrong| malformed(wrong.to_string()))? {
         None => Ok(None),
         Some(names::OUTCOME_CONTINUE) => {
             Continue::read(headers).map(Some).map_err(|wrong| malformed(wrong.to_string()))

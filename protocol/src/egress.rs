@@ -223,7 +223,11 @@ fn required<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, M
     one(headers, name)?.ok_or(Malformed::Missing(name))
 }
 
-fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Malformed> {
+/// The value of a field that is given at most once.
+///
+/// # Errors
+/// When it is repeated, or not visible ASCII.
+pub fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Malformed> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use super::context;
 use super::plan::Workflow;
 use crate::body::Body;
-use crate::fields::{self, DEADLINE, DESTINATION, DESTINATION_STATUS, EGRESS, STATE};
+use crate::fields::{self, DEADLINE, DESTINATION_STATUS, EGRESS, STATE};
 use crate::refusal::Refusal;
 
 /// What the router says anew of each request, so that no context holds it.
@@ -117,8 +117,9 @@ impl Transaction {
     pub(super) fn take(&mut self, service: &str, answer: Response<Bytes>) -> Result<(), Refusal> {
         let (head, body) = answer.into_parts();
         let wrong = |what: String| Refusal::new(Reason::ServiceFailed, format!("Service {service}: {what}."));
-        self.destination = fields::one(&head.headers, &DESTINATION).map_err(wrong)?.map(str::to_owned);
-        if let Some(state) = fields::one(&head.headers, &STATE).map_err(wrong)? {
+        let field = |name| egress::one(&head.headers, name).map_err(|malformed| wrong(malformed.to_string()));
+        self.destination = field(names::DESTINATION)?.map(str::to_owned);
+        if let Some(state) = field(names::STATE)? {
             if state.len() > names::MAX_STATE {
                 let length = state.len();
                 return Err(wrong(format!(
