@@ -136,6 +136,9 @@ pub struct Continue {
     pub answer: Option<u16>,
     /// Why it was not sent, or why its outcome is unknown.
     pub reason: Option<Reason>,
+    /// Whether a message with effects may have reached a destination, this one or one before it. So it is taken to be where
+    /// a router does not say, which promises least.
+    pub committed: bool,
 }
 
 impl Continue {
@@ -154,6 +157,11 @@ impl Continue {
             answer,
             // A router may give reasons that this cell does not know yet.
             reason: one(headers, fields::REASON)?.and_then(|word| word.parse().ok()),
+            committed: match one(headers, fields::STAGE)? {
+                Some(fields::STAGE_RESTARTABLE) => false,
+                None | Some(fields::STAGE_COMMITTED) => true,
+                Some(_) => return Err(Malformed::Wrong(fields::STAGE, "restartable or committed")),
+            },
         })
     }
 
@@ -168,6 +176,8 @@ impl Continue {
         if let Some(reason) = self.reason {
             put(headers, fields::REASON, reason.as_str());
         }
+        let stage = if self.committed { fields::STAGE_COMMITTED } else { fields::STAGE_RESTARTABLE };
+        put(headers, fields::STAGE, stage);
         write_context(headers, self.context.as_ref());
     }
 }
@@ -271,11 +281,29 @@ mod tests {
                 status,
                 answer: Some(201),
                 reason: Some(Reason::DestinationUnavailable),
+                committed: status == EgressStatus::Unknown,
             };
             let mut headers = HeaderMap::new();
             back.write(&mut headers);
             assert_eq!(Continue::read(&headers), Ok(back));
         }
+    }
+
+    #[test]
+    fn a_transaction_is_committed_unless_the_router_says_that_it_is_not() {
+        let check = |stage: Option<&'static str>, expected: Result<bool, Malformed>| {
+            let mut headers = HeaderMap::new();
+            put(&mut headers, fields::EGRESS, "1");
+            put(&mut headers, fields::EGRESS_STATUS, "answered");
+            if let Some(stage) = stage {
+                put(&mut headers, fields::STAGE, stage);
+            }
+            assert_eq!(Continue::read(&headers).map(|back| back.committed), expected, "{stage:?}");
+        };
+        check(Some("restartable"), Ok(false));
+        check(Some("committed"), Ok(true));
+        check(None, Ok(true));
+        check(Some("new"), Err(Malformed::Wrong(fields::STAGE, "restartable or committed")));
     }
 
     #[track_caller]

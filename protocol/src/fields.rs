@@ -34,6 +34,12 @@ pub const EGRESS_METHOD: &str = "bulkhead-egress-method";
 pub const EGRESS_PATH: &str = "bulkhead-egress-path";
 /// To the cell, coming back: what became of the egress, one of [`crate::EgressStatus`]'s words.
 pub const EGRESS_STATUS: &str = "bulkhead-egress-status";
+/// To the cell, coming back: whether the transaction may still start over, one of the `STAGE_` values.
+pub const STAGE: &str = "bulkhead-stage";
+/// Nothing outside the cells can have happened.
+pub const STAGE_RESTARTABLE: &str = "restartable";
+/// A message with effects may have reached a destination: from here on there is no way but forward.
+pub const STAGE_COMMITTED: &str = "committed";
 /// To the cell, coming back: the status code that the destination answered with.
 pub const DESTINATION_STATUS: &str = "bulkhead-destination-status";
 /// From a service that is a step, and to every step after it: what later steps are to know, at most [`MAX_STATE`] bytes of

@@ -39,8 +39,8 @@ pub(crate) async fn run(
         }
     };
     while let Some(stop) = workflow.stops().get(transaction.at) {
-        // Past its first egress it is finished here while a single pod is left: there may be nobody else.
-        if transaction.egress == 0
+        // Once committed it is finished here while a single pod is left: there may be nobody else.
+        if !transaction.committed
             && let Some(lacking) = cell.lacking(transaction.at)
         {
             return Err(transaction.given_back(Refusal::new(Reason::ServiceNotReady, lacking)));
@@ -64,14 +64,14 @@ pub(crate) async fn run(
     transaction.arrive()
 }
 
-/// The answer of a call. Before its first egress a transaction does not wait for it when a required service that it needs
+/// The answer of a call. Until it is committed a transaction does not wait for it when a required service that it needs
 /// afterwards loses its pods: it is given back at once, to begin again elsewhere.
 async fn unless_halted(
     cell: &Cell,
     transaction: &Transaction,
     call: impl Future<Output = Result<Response<Bytes>, Refusal>>,
 ) -> Result<Response<Bytes>, Refusal> {
-    if transaction.egress > 0 {
+    if transaction.committed {
         return call.await;
     }
     tokio::select! {

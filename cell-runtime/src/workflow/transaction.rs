@@ -21,6 +21,8 @@ pub(super) struct Transaction {
     pub(super) at: usize,
     /// The last egress that was answered; 0 before the first.
     pub(super) egress: u32,
+    /// Whether a message with effects may have reached a destination.
+    pub(super) committed: bool,
     /// Whether a service answered since the request arrived.
     called: bool,
     /// Fields that every step gets: the caller's, the router's, and the state.
@@ -43,6 +45,7 @@ impl Transaction {
         Self {
             at: 0,
             egress: 0,
+            committed: false,
             called: false,
             headers,
             content_type,
@@ -82,6 +85,7 @@ impl Transaction {
         Ok(Self {
             at,
             egress: back.number,
+            committed: back.committed,
             called: false,
             headers: carried,
             content_type: headers.get(header::CONTENT_TYPE).cloned(),
@@ -159,14 +163,14 @@ impl Transaction {
                 "The caller's fields and {STATE} have {} bytes; at most {MAX_CONTEXT} may be the context of egress {number}.",
                 context.len()
             );
-            return Err(ended(self.egress, Reason::ServiceFailed, &detail));
+            return Err(ended(self.committed, Reason::ServiceFailed, detail));
         }
         let length = context.len() + self.body.len();
         if length > MAX_BODY {
             let detail = format!(
                 "Context and message of egress {number} have {length} bytes; the router takes at most {MAX_BODY}."
             );
-            return Err(ended(self.egress, Reason::ServiceFailed, &detail));
+            return Err(ended(self.committed, Reason::ServiceFailed, detail));
         }
         let head = Egress {
             number,
@@ -222,31 +226,35 @@ pub(crate) fn forbidden(number: u32, destination: &str) -> Refusal {
     let detail = format!(
         "Destination {destination} is not among those of this cell; add it to the Cell's spec.destinations."
     );
-    ended(number.saturating_sub(1), Reason::DestinationForbidden, &detail)
+    ended(number > 1, Reason::DestinationForbidden, detail)
 }
 
-/// Ends a transaction after so many answered egresses: these may have had effects, so that only before the first the
-/// reason itself is told.
-fn ended(answered: u32, reason: Reason, detail: &str) -> Refusal {
-    if answered == 0 {
-        return Refusal::ending(reason, detail);
+/// Ends a transaction. Once committed it may have had effects, so that only before that the reason itself is told.
+fn ended(committed: bool, reason: Reason, detail: String) -> Refusal {
+    match committed {
+        false => Refusal::ending(reason, detail),
+        true => Refusal::ending(
+            Reason::OutcomeUnknown,
+            format!("Past the point of no return. {reason}: {detail}"),
+        ),
     }
-    let detail = format!("Egresses answered before: {answered}. {reason}: {detail}");
-    Refusal::ending(Reason::OutcomeUnknown, detail)
 }
 
-/// The end of a transaction whose egress has no answer.
+/// What follows an egress that has no answer.
 fn unanswered(back: &Continue) -> Refusal {
     let number = back.number;
-    let reason = back.reason.unwrap_or(Reason::DestinationUnavailable);
     match back.status {
         EgressStatus::NotSent => {
-            ended(number.saturating_sub(1), reason, &format!("Egress {number} was not sent."))
+            let reason = back.reason.unwrap_or(Reason::DestinationUnavailable);
+            // Where the first was not sent, nothing was, whatever the stage is taken to be.
+            ended(back.committed && number > 1, reason, format!("Egress {number} was not sent."))
         }
         EgressStatus::Answered | EgressStatus::Unknown => {
             let why = back.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             let detail = format!("Egress {number} may have reached its destination; no answer came{why}.");
-            Refusal::ending(Reason::OutcomeUnknown, detail)
+            // The destination has no effects where it did not commit: another cell may ask it again.
+            let reason = if back.committed { Reason::OutcomeUnknown } else { Reason::ServiceFailed };
+            Refusal::new(reason, detail)
         }
     }
 }
@@ -300,7 +308,8 @@ mod tests {
         let body = body.read(MAX_BODY).await.expect("is whole");
         let body = Bytes::from([&body[..], b" ", destination.as_bytes()].concat());
         let answer = Some(200);
-        let back = Continue { number, context, status: EgressStatus::Answered, answer, reason: None };
+        let status = EgressStatus::Answered;
+        let back = Continue { number, context, status, answer, reason: None, committed: true };
         Transaction::resume(workflow, &back, &HeaderMap::new(), body).expect("goes on")
     }
 

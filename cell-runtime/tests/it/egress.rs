@@ -176,6 +176,34 @@ async fn an_egress_without_answer_ends_the_transaction_by_what_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_of_destinations_without_effects_is_never_called_unknown() {
+    let services = Payment::start().await;
+    let steps = ["validate:/", "destination:visa", "choose:/", "destination:amex", "check:/"];
+    let runtime = start_ready(services.config_of(&steps)).await;
+    let restartable = |left, status| Continue { committed: false, ..back(left, status) };
+    let first = left(pay(&runtime, "pay").await);
+    let answered = restartable(&first, EgressStatus::Answered);
+    let second = left(bring(&runtime, &answered, &first.context, "approved").await);
+    let again = (502, Some("ServiceFailed"), Some("restart"));
+    for (left, status, expected) in [
+        (&first, EgressStatus::NotSent, (503, Some("DestinationUnavailable"), None)),
+        (&second, EgressStatus::NotSent, (503, Some("DestinationUnavailable"), None)),
+        (&first, EgressStatus::Unknown, again),
+        (&second, EgressStatus::Unknown, again),
+    ] {
+        let answer = bring(&runtime, &restartable(left, status), &left.context, "").await;
+        assert_eq!(answer.refusal(), expected, "{status:?} {}", left.head.number);
+    }
+    services.check.answers(500, &[]);
+    let answered = restartable(&second, EgressStatus::Answered);
+    assert_eq!(bring(&runtime, &answered, &second.context, "approved").await.refusal(), again);
+    services.choose.answers_with(&[], vec![b'x'; MAX_BODY]);
+    let answered = restartable(&first, EgressStatus::Answered);
+    let too_long = bring(&runtime, &answered, &first.context, "approved").await;
+    assert_eq!(too_long.refusal(), (502, Some("ServiceFailed"), None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_that_fails_behind_an_egress_gives_the_transaction_back_to_be_finished_elsewhere() {
     let (here, there) = (Payment::start().await, Payment::start().await);
     let a = start_ready(here.config()).await;

@@ -1,7 +1,9 @@
 //! What is under way, and what arrives, when a service that it needs loses its pods.
 
+use bulkhead_protocol::{Continue, EgressStatus};
+
 use crate::harness::{Stream, eventually, start_ready};
-use crate::script::{Service, bring_answer, flow, left, pay};
+use crate::script::{Service, back, bring, bring_answer, flow, left, pay};
 
 const STEPS: [&str; 4] = ["validate:/", "choose:/", "destination:visa", "check:/"];
 const HALTED: (u16, Option<&str>, Option<&str>) = (502, Some("ServiceFailed"), Some("restart"));
@@ -96,4 +98,20 @@ async fn past_its_egress_it_is_finished_here_while_a_single_pod_is_left() {
     let answer = bring_answer(&runtime, &left, "approved").await;
     assert_eq!(answer.refusal(), HALTED);
     assert_eq!((check.calls().len(), spare.calls().len()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn past_an_egress_without_effects_it_is_given_back_to_begin_elsewhere() {
+    let [validate, choose, check] = services().await;
+    let steps = ["validate:/", "destination:visa", "choose:/", "check:/"];
+    let runtime = start_ready(flow(&[&validate, &choose, &check], &steps)).await;
+    let left = left(pay(&runtime, "pay").await);
+    choose.hold();
+    let lose = async {
+        eventually("it is past its egress", async || choose.calls().len() == 1).await;
+        check.set_ready(false);
+    };
+    let back = Continue { committed: false, ..back(&left, EgressStatus::Answered) };
+    let (halted, ()) = tokio::join!(bring(&runtime, &back, &left.context, "approved"), lose);
+    assert_eq!(halted.refusal(), HALTED);
 }

@@ -184,11 +184,11 @@ pub(crate) fn left(answer: Answer) -> Left {
     Left { head, content_type, context, message }
 }
 
-/// The router's head of what comes back.
+/// The router's head of what comes back from a destination with effects.
 pub(crate) fn back(left: &Left, status: EgressStatus) -> Continue {
     let answer = (status == EgressStatus::Answered).then_some(200);
     let context = left.head.context.clone();
-    Continue { number: left.head.number, context, status, answer, reason: None }
+    Continue { number: left.head.number, context, status, answer, reason: None, committed: true }
 }
 
 /// Brings a cell what came of an egress.

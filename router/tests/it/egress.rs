@@ -166,6 +166,7 @@ async fn finished_elsewhere(then: Then) {
     let seen = scene.world.cells[1].seen();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].headers["bulkhead-outcome"], "continue");
+    assert_eq!(seen[0].headers["bulkhead-stage"], "committed");
     assert_eq!(scene.standings().await, ["decided"]);
 }
 
@@ -311,6 +312,7 @@ async fn calls_without_effects_are_no_point_of_no_return() {
     scene.asks(0, Ask { then: Then::Reset, ..Ask::of("visa") });
     let answer = scene.pay("7").await;
     assert_eq!(answer.cell(), "b");
+    assert_eq!(scene.world.cells[0].seen()[1].headers["bulkhead-stage"], "restartable");
     let seen = scene.world.cells[1].seen();
     assert_eq!((seen.len(), &seen[0].body[..]), (2, &b"42"[..]), "b began from the original bytes");
     assert_eq!((scene.received(), scene.standings().await), (2, vec![]));
