@@ -51,7 +51,7 @@ pub struct Args {
     /// `NAME:/PATH` for a service that is called, `destination:NAME` for a destination; in this order.
     #[arg(long = "step")]
     steps: Vec<String>,
-    /// A destination that transactions may reach from here; once for each.
+    /// A destination that steps may name; once for each. What is let through, the router says.
     #[arg(long = "destination")]
     destinations: Vec<String>,
     /// Health addresses of the cell's other orchestrators, outside Kubernetes.

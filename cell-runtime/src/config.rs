@@ -63,7 +63,7 @@ pub struct CellConfig {
     pub entry: Option<Entry>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
-    /// The Destinations that transactions may reach from here.
+    /// The Destinations of this cell. Steps are held against them at the start; what is let through is the router's to say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

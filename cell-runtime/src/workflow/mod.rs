@@ -14,7 +14,6 @@ use http::{Request, Response};
 
 pub(crate) use self::plan::{Stop, Workflow};
 use self::transaction::Transaction;
-pub(crate) use self::transaction::forbidden;
 use crate::body::{Body, Broken};
 use crate::cell::Cell;
 use crate::fields;
@@ -48,8 +47,7 @@ pub(crate) async fn run(
         let (service, path, timeout) = match stop {
             Stop::Call { service, path, timeout } => (service, path, *timeout),
             Stop::Egress { number, destination } => {
-                let allowed = &cell.config.destinations;
-                return transaction.leave(*number, destination, workflow.version(), allowed);
+                return transaction.leave(*number, destination, workflow.version());
             }
         };
         let left = deadline.map(|millis| millis.saturating_sub(cell.clock.millis().saturating_sub(begun)));

@@ -145,18 +145,14 @@ impl Transaction {
     /// named.
     ///
     /// # Errors
-    /// When the cell may not reach it, or context and message are too long. Neither differs elsewhere.
+    /// When context and message are too long, which differs nowhere. Whether the cell may reach it, the router says.
     pub(super) fn leave(
         mut self,
         number: u32,
         destination: &str,
         version: &str,
-        allowed: &[String],
     ) -> Result<Response<Body>, Refusal> {
         let destination = self.destination.take().unwrap_or_else(|| destination.to_owned());
-        if !allowed.contains(&destination) {
-            return Err(forbidden(number, &destination));
-        }
         let context = context::encode(&self.headers);
         if context.len() > MAX_CONTEXT {
             let detail = format!(
@@ -221,14 +217,6 @@ impl Transaction {
     }
 }
 
-/// The end of a transaction whose cell may not reach the destination of egress `number`.
-pub(crate) fn forbidden(number: u32, destination: &str) -> Refusal {
-    let detail = format!(
-        "Destination {destination} is not among those of this cell; add it to the Cell's spec.destinations."
-    );
-    ended(number > 1, Reason::DestinationForbidden, detail)
-}
-
 /// Ends a transaction. Once committed it may have had effects, so that only before that the reason itself is told.
 fn ended(committed: bool, reason: Reason, detail: String) -> Refusal {
     match committed {
@@ -246,8 +234,14 @@ fn unanswered(back: &Continue) -> Refusal {
     match back.status {
         EgressStatus::NotSent => {
             let reason = back.reason.unwrap_or(Reason::DestinationUnavailable);
-            // Where the first was not sent, nothing was, whatever the stage is taken to be.
-            ended(back.committed && number > 1, reason, format!("Egress {number} was not sent."))
+            let why = match reason {
+                Reason::DestinationForbidden => {
+                    " A cell reaches the http Destinations that are in its Cell's spec.destinations, and paths within theirs; an Event on the Cell names the one that was asked for."
+                }
+                _ => "",
+            };
+            // Where the first was not sent, nothing was, though a router that does not say is taken to have committed.
+            ended(back.committed && number > 1, reason, format!("Egress {number} was not sent.{why}"))
         }
         EgressStatus::Answered | EgressStatus::Unknown => {
             let why = back.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -292,8 +286,7 @@ mod tests {
                     transaction.take(service, answer).expect("is an answer");
                 }
                 Stop::Egress { number, destination } => {
-                    let left =
-                        transaction.leave(*number, destination, "v", std::slice::from_ref(destination));
+                    let left = transaction.leave(*number, destination, "v");
                     transaction = somewhere_else(workflow, left.expect("leaves")).await;
                 }
             }

@@ -95,13 +95,19 @@ async fn the_id_and_the_attempt_reach_every_service() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_may_name_another_destination_but_only_one_that_its_cell_may_reach() {
+async fn a_service_may_name_any_destination_and_the_router_says_whether_its_cell_may_reach_it() {
     let services = Payment::start().await;
     let runtime = start_ready(services.config()).await;
     services.choose.answers(200, &[("bulkhead-destination", "amex")]);
     assert_eq!(left(pay(&runtime, "pay").await).head.destination, "amex");
     services.choose.answers(200, &[("bulkhead-destination", "elsewhere")]);
-    assert_eq!(pay(&runtime, "pay").await.refusal(), (403, Some("DestinationForbidden"), None));
+    let left = left(pay(&runtime, "pay").await);
+    assert_eq!(left.head.destination, "elsewhere");
+    let reason = Some(Reason::DestinationForbidden);
+    let back = Continue { reason, committed: false, ..back(&left, EgressStatus::NotSent) };
+    let answer = bring(&runtime, &back, &left.context, "").await;
+    assert_eq!(answer.refusal(), (403, Some("DestinationForbidden"), None));
+    assert!(String::from_utf8_lossy(&answer.body).contains("spec.destinations"), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use bulkhead_cell_runtime::Config;
 use bulkhead_crds::template::{Entry, EntryProtocol};
 use bulkhead_protocol::egress::MAX_BODY;
-use bulkhead_protocol::{Continue, EgressStatus};
+use bulkhead_protocol::{Continue, EgressStatus, Reason};
 
 use crate::harness::{Stream, start_ready};
 use crate::script::{Service, back, bring, bring_answer, flow, left, of_version, pay};
@@ -124,11 +124,17 @@ async fn an_egress_that_is_none_is_the_failure_of_the_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_entry_reaches_only_the_destinations_of_its_cell() {
+async fn an_entry_may_name_any_destination_and_hears_from_the_router_that_it_may_not_reach_it() {
     let web = Service::start("web").await;
     let runtime = start_ready(of(&web, EntryProtocol::Bulkhead)).await;
     web.answers_with(&with("bulkhead-destination", "elsewhere"), "ctxmessage");
-    assert_eq!(pay(&runtime, "pay").await.refusal(), (403, Some("DestinationForbidden"), None));
+    let left = left(pay(&runtime, "pay").await);
+    assert_eq!(left.head.destination, "elsewhere");
+    web.answers(403, &[]);
+    let reason = Some(Reason::DestinationForbidden);
+    let back = Continue { reason, committed: false, ..back(&left, EgressStatus::NotSent) };
+    assert_eq!(bring(&runtime, &back, b"ctx", "").await.refusal(), (403, None, None));
+    assert_eq!(web.calls()[1].field("bulkhead-reason"), Some("DestinationForbidden"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
