@@ -2,7 +2,8 @@
 
 use bulkhead_protocol::fields;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap,
+    HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -50,9 +51,21 @@ pub(crate) fn drop_ours(headers: &mut HeaderMap) {
     }
 }
 
-/// Leaves what may go with another body than the one that the fields came with.
+/// What a reader of the body has to know of it, which goes wherever the body goes.
+pub(crate) fn of_body(headers: &HeaderMap) -> HeaderMap {
+    let mut of_body = HeaderMap::new();
+    for name in [CONTENT_TYPE, CONTENT_ENCODING] {
+        for value in headers.get_all(&name) {
+            of_body.append(&name, value.clone());
+        }
+    }
+    of_body
+}
+
+/// Leaves what may go with another body than the one that the fields came with, and to another reader of the answer: which
+/// encodings the caller takes says nothing of the next service, which reads what this one answers.
 pub(crate) fn end_body(headers: &mut HeaderMap) {
-    for name in [CONTENT_LENGTH, http::header::CONTENT_ENCODING, http::header::EXPECT, TRAILER] {
+    for name in [ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRAILER] {
         headers.remove(name);
     }
 }
@@ -110,6 +123,23 @@ mod tests {
             &[("te", "trailers")],
         );
         check(end_hop, &[("te", "gzip")], &[]);
+    }
+
+    #[test]
+    fn what_speaks_of_a_body_goes_with_it_and_not_with_another() {
+        let mut message = headers(&[
+            ("accept-encoding", "gzip"),
+            ("content-encoding", "gzip"),
+            ("content-length", "3"),
+            ("content-type", "text/plain"),
+            ("x-account", "7"),
+        ]);
+        message.append(CONTENT_ENCODING, HeaderValue::from_static("br"));
+        let mut encoded = headers(&[("content-encoding", "gzip"), ("content-type", "text/plain")]);
+        encoded.append(CONTENT_ENCODING, HeaderValue::from_static("br"));
+        assert_eq!(of_body(&message), encoded);
+        end_body(&mut message);
+        assert_eq!(message, headers(&[("x-account", "7")]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use bulkhead_protocol::egress::{self, ContextHead, MAX_BODY, MAX_CONTEXT};
 use bulkhead_protocol::{Continue, Egress, EgressStatus, Reason, fields as names};
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
 use super::context;
 use super::plan::Workflow;
@@ -28,7 +28,7 @@ pub(super) struct Transaction {
     /// Fields that every step gets: the caller's, the router's, and the state.
     headers: HeaderMap,
     /// What the next step gets: the caller's message, or what the stop before answered.
-    content_type: Option<HeaderValue>,
+    of_body: HeaderMap,
     body: Bytes,
     /// The status code of that answer, where it is a destination's.
     answered: Option<StatusCode>,
@@ -40,15 +40,15 @@ impl Transaction {
     /// At the first stop, with what the caller sent.
     pub(super) fn begin(mut headers: HeaderMap, body: Bytes) -> Self {
         fields::end_hop(&mut headers);
+        let of_body = fields::of_body(&headers);
         fields::end_body(&mut headers);
-        let content_type = headers.remove(header::CONTENT_TYPE);
         Self {
             at: 0,
             egress: 0,
             committed: false,
             called: false,
             headers,
-            content_type,
+            of_body,
             body,
             answered: None,
             destination: None,
@@ -88,7 +88,7 @@ impl Transaction {
             committed: back.committed,
             called: false,
             headers: carried,
-            content_type: headers.get(header::CONTENT_TYPE).cloned(),
+            of_body: fields::of_body(headers),
             body,
             answered: Some(answered),
             destination: None,
@@ -102,9 +102,7 @@ impl Transaction {
         *request.uri_mut() = path.clone();
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        if let Some(content_type) = &self.content_type {
-            headers.insert(header::CONTENT_TYPE, content_type.clone());
-        }
+        headers.extend(self.of_body.clone());
         if let Some(status) = self.answered {
             headers.insert(DESTINATION_STATUS, HeaderValue::from(status.as_u16()));
         }
@@ -133,7 +131,7 @@ impl Transaction {
             }
             self.headers.insert(STATE, head.headers[STATE].clone());
         }
-        self.content_type = head.headers.get(header::CONTENT_TYPE).cloned();
+        self.of_body = fields::of_body(&head.headers);
         self.answered = None;
         self.body = body;
         self.called = true;
@@ -180,9 +178,7 @@ impl Transaction {
         whole.put(self.body);
         let mut response = Response::new(Body::whole(whole.freeze()));
         head.write(response.headers_mut());
-        if let Some(content_type) = self.content_type {
-            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        }
+        response.headers_mut().extend(self.of_body);
         Ok(response)
     }
 
@@ -198,9 +194,7 @@ impl Transaction {
         }
         let mut response = Response::new(Body::whole(self.body));
         *response.status_mut() = status;
-        if let Some(content_type) = self.content_type {
-            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        }
+        response.headers_mut().extend(self.of_body);
         Ok(response)
     }
 

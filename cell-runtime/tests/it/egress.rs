@@ -259,6 +259,35 @@ async fn the_answer_of_a_destination_that_is_the_last_stop_is_the_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encoded_body_is_called_so_wherever_it_goes() {
+    let services = Payment::start().await;
+    let steps = ["validate:/", "choose:/", "destination:visa", "check:/", "destination:amex"];
+    let runtime = start_ready(services.config_of(&steps)).await;
+    services.validate.answers(200, &[("content-encoding", "br")]);
+    services.choose.answers(200, &[("content-encoding", "zstd")]);
+    let request = post("/pay").header("content-encoding", "gzip").header("accept-encoding", "gzip");
+    let first = left(send(runtime.addresses.traffic, request, "pay").await.expect("is answered"));
+    assert_eq!(first.content_encoding.as_deref(), Some("zstd"));
+    let mut request = post("/pay").header("content-encoding", "deflate");
+    back(&first, EgressStatus::Answered).write(request.headers_mut().expect("is well-formed"));
+    let body = [&first.context[..], b"approved"].concat();
+    let second = left(send(runtime.addresses.traffic, request, body).await.expect("is answered"));
+    assert_eq!(second.content_encoding, None, "check answered as it is");
+    for (service, encoding) in
+        [(&services.validate, "gzip"), (&services.choose, "br"), (&services.check, "deflate")]
+    {
+        let call = &service.calls()[0];
+        assert_eq!(call.field("content-encoding"), Some(encoding), "{}", service.name);
+        assert_eq!(call.field("accept-encoding"), None, "{}", service.name);
+    }
+    let mut request = post("/pay").header("content-encoding", "gzip");
+    back(&second, EgressStatus::Answered).write(request.headers_mut().expect("is well-formed"));
+    let body = [&second.context[..], b"booked"].concat();
+    let answer = send(runtime.addresses.traffic, request, body).await.expect("is answered");
+    assert_eq!((answer.field("content-encoding"), &answer.body[..]), (Some("gzip"), &b"booked"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn egresses_are_numbered_and_the_callers_fields_pass_all_of_them() {
     let services = Payment::start().await;
     let steps = ["destination:amex", "validate:/", "destination:visa", "destination:amex", "check:/"];

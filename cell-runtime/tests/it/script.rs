@@ -149,6 +149,7 @@ pub(crate) fn flow(services: &[&Service], steps: &[&str]) -> Config {
 pub(crate) struct Left {
     pub(crate) head: Egress,
     pub(crate) content_type: Option<String>,
+    pub(crate) content_encoding: Option<String>,
     pub(crate) context: Bytes,
     pub(crate) message: Bytes,
 }
@@ -179,9 +180,10 @@ pub(crate) fn left(answer: Answer) -> Left {
         "{answer:?}"
     );
     let head = Egress::read(&answer.headers).expect("an egress");
-    let content_type = answer.field("content-type").map(str::to_owned);
+    let [content_type, content_encoding] =
+        ["content-type", "content-encoding"].map(|name| answer.field(name).map(str::to_owned));
     let (context, message) = split(answer.body, head.context.as_ref()).expect("splits");
-    Left { head, content_type, context, message }
+    Left { head, content_type, content_encoding, context, message }
 }
 
 /// The router's head of what comes back from a destination with effects.
