@@ -43,15 +43,17 @@ fn outcome(response: &Response<Body>) -> &'static str {
 
 async fn attempt(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     meant_for_us(&cell.config.cell, request.headers())?;
-    let deadline = fields::deadline(request.headers()).map_err(|text| {
-        Refusal::new(
-            Reason::Malformed,
-            format!("bulkhead-deadline is {text:?}, not a number of milliseconds"),
-        )
-    })?;
     let back = coming_back(request.headers())?;
-    // What comes back is finished, late or not: steps have their own time-outs, and the router hangs up when it must.
-    let deadline = deadline.filter(|_| back.is_none());
+    let deadline = match back {
+        None => fields::deadline(request.headers()).map_err(|text| {
+            Refusal::new(
+                Reason::Malformed,
+                format!("bulkhead-deadline is {text:?}, not a number of milliseconds"),
+            )
+        })?,
+        // It is finished, late or not: steps have their own time-outs, and the router hangs up when it must.
+        Some(_) => None,
+    };
     let place = match &back {
         None => begin(cell)?,
         Some(back) => resume(cell, back)?,
@@ -89,9 +91,14 @@ fn meant_for_us(ours: &str, headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// What a request says of the egress that it comes back from; `None` for one that begins a transaction.
+/// What a request says of the egress that it comes back from; `None` for one that begins a transaction. One that comes back
+/// and cannot be read is not the client's fault, and something may have happened: it is refused untouched, so that another
+/// pod is asked.
 fn coming_back(headers: &HeaderMap) -> Result<Option<Continue>, Refusal> {
-    let malformed = |what: String| Refusal::new(Reason::Malformed, format!("{what}."));
+    let mut outcomes = headers.get_all(names::OUTCOME).iter();
+    let comes_back = outcomes.any(|word| word == names::OUTCOME_CONTINUE);
+    let reason = if comes_back { Reason::WrongCell } else { Reason::Malformed };
+    let malformed = |what: String| Refusal::new(reason, format!("{what}."));
     match egress::one(headers, names::OUTCOME).map_err(|wrong| malformed(wrong.to_string()))? {
         None => Ok(None),
         Some(names::OUTCOME_CONTINUE) => {
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_begins_or_comes_back_and_anything_else_is_malformed() {
+    fn a_request_begins_or_comes_back_and_what_cannot_be_read_is_refused_untouched() {
         let check = |fields: &[(&'static str, &'static str)], expected: Result<Option<u32>, Reason>| {
             let headers = fields
                 .iter()
@@ -164,8 +171,8 @@ mod tests {
         check(&[], Ok(None));
         check(&answered, Ok(None));
         check(&[("bulkhead-outcome", "continue"), answered[0], answered[1]], Ok(Some(2)));
-        check(&[("bulkhead-outcome", "continue"), answered[0]], Err(Reason::Malformed));
+        check(&[("bulkhead-outcome", "continue"), answered[0]], Err(Reason::WrongCell));
         check(&[("bulkhead-outcome", "restart")], Err(Reason::Malformed));
-        check(&[("bulkhead-outcome", "continue"), ("bulkhead-outcome", "continue")], Err(Reason::Malformed));
+        check(&[("bulkhead-outcome", "continue"), ("bulkhead-outcome", "continue")], Err(Reason::WrongCell));
     }
 }

@@ -98,7 +98,7 @@ fn refused(broken: &Broken) -> Refusal {
     Refusal::new(reason, format!("The request's body {broken}."))
 }
 
-/// What a destination answered cannot be asked for again.
+/// What a destination answered cannot be asked for again, but another pod may take it whole.
 fn lost(broken: &Broken) -> Refusal {
-    Refusal::new(Reason::OutcomeUnknown, format!("What came back from the destination {broken}."))
+    Refusal::new(Reason::WrongCell, format!("What came back from the destination {broken}."))
 }

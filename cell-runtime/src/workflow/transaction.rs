@@ -58,7 +58,7 @@ impl Transaction {
     /// Behind the egress that it comes back from, with what the destination answered.
     ///
     /// # Errors
-    /// When there is no answer, the request is malformed, or its context is not of this workflow.
+    /// When there is no answer; or untouched, so that another pod is asked, when the request makes no sense here.
     pub(super) fn resume(
         workflow: &Workflow,
         back: &Continue,
@@ -70,7 +70,7 @@ impl Transaction {
             EgressStatus::NotSent | EgressStatus::Unknown => return Err(unanswered(back)),
         };
         let (context, body) = egress::split(body, back.context.as_ref())
-            .map_err(|malformed| Refusal::new(Reason::Malformed, format!("{malformed}.")))?;
+            .map_err(|malformed| Refusal::new(Reason::WrongCell, format!("{malformed}.")))?;
         let (at, mut carried) =
             workflow.after(back.number).zip(context::decode(&context)).ok_or_else(|| {
                 let number = back.number;
@@ -251,7 +251,7 @@ fn status(back: &Continue) -> Result<StatusCode, Refusal> {
     let status = back.answer.and_then(|code| StatusCode::from_u16(code).ok());
     status.filter(|status| !status.is_informational()).ok_or_else(|| {
         let detail = format!("{DESTINATION_STATUS} is not the status code of an answer.");
-        Refusal::new(Reason::Malformed, detail)
+        Refusal::new(Reason::WrongCell, detail)
     })
 }
 

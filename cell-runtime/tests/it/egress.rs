@@ -147,9 +147,18 @@ async fn who_cannot_read_a_context_says_so_and_touches_nothing() {
     assert_eq!(bring(&runtime, &answered, &garbage, "approved").await.refusal(), not_ours);
 
     let short = bring(&runtime, &answered, b"x", "").await;
-    assert_eq!(short.refusal(), (400, Some("Malformed"), None));
-    let coded = Continue { answer: None, ..answered };
-    assert_eq!(bring(&runtime, &coded, &left.context, "").await.refusal(), (400, Some("Malformed"), None));
+    assert_eq!(short.refusal(), not_ours);
+    let coded = Continue { answer: None, ..answered.clone() };
+    assert_eq!(bring(&runtime, &coded, &left.context, "").await.refusal(), not_ours);
+    let mut nameless = post("/pay");
+    answered.write(nameless.headers_mut().expect("is well-formed"));
+    nameless.headers_mut().expect("is well-formed").remove("bulkhead-egress-status");
+    let nameless = send(runtime.addresses.traffic, nameless, left.context.clone()).await;
+    assert_eq!(nameless.expect("is answered").refusal(), not_ours);
+    let mut small = services.config();
+    small.body_limit = left.context.len();
+    let small = start_ready(small).await;
+    assert_eq!(bring_answer(&small, &left, "approved").await.refusal(), not_ours);
     assert_eq!(services.calls(), before);
 }
 
@@ -230,15 +239,19 @@ async fn what_comes_back_too_late_is_finished_all_the_same() {
     let runtime = start_ready(services.config()).await;
     let left = left(pay(&runtime, "pay").await);
     let address = runtime.addresses.traffic;
-    let late = async |mut request: http::request::Builder, body: Vec<u8>| {
-        request = request.header("bulkhead-deadline", "0");
+    let late = async |mut request: http::request::Builder, deadline: &str, body: Vec<u8>| {
+        request = request.header("bulkhead-deadline", deadline);
         send(address, request, body).await.expect("is answered")
     };
-    assert_eq!(late(post("/pay"), b"pay".to_vec()).await.refusal(), (504, Some("Timeout"), Some("restart")));
-    let mut request = post("/pay");
-    back(&left, EgressStatus::Answered).write(request.headers_mut().expect("is well-formed"));
-    let answer = late(request, [&left.context[..], b"approved"].concat()).await;
-    assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"approved>check"[..]));
+    let begin = async |deadline| late(post("/pay"), deadline, b"pay".to_vec()).await;
+    assert_eq!(begin("0").await.refusal(), (504, Some("Timeout"), Some("restart")));
+    assert_eq!(begin("soon").await.refusal(), (400, Some("Malformed"), None));
+    for deadline in ["0", "soon"] {
+        let mut request = post("/pay");
+        back(&left, EgressStatus::Answered).write(request.headers_mut().expect("is well-formed"));
+        let answer = late(request, deadline, [&left.context[..], b"approved"].concat()).await;
+        assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"approved>check"[..]));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
