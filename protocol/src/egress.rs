@@ -13,7 +13,13 @@ pub const MAX_BODY: usize = 1024 * 1024;
 pub const MAX_CONTEXT: usize = 64 * 1024;
 /// Bytes of a context's version.
 pub const MAX_VERSION: usize = 64;
+/// Bytes of a Destination's name, as of any object in Kubernetes (RFC 1123).
+pub const MAX_DESTINATION: usize = 253;
+/// Bytes of a path that a cell asks for.
+pub const MAX_PATH: usize = 1024;
 const METHOD: &str = "a method, and not CONNECT";
+const NAME: &str = "a Destination's name: 1 to 253 of a-z, 0-9, - and .";
+const PATH: &str = "a path of at most 1024 bytes, which begins with /";
 /// Egresses of one transaction: more are a workflow that goes in circles.
 pub const MAX_EGRESSES: u32 = 32;
 
@@ -91,8 +97,8 @@ impl Egress {
             return Err(Malformed::Wrong(fields::EGRESS, "a number from 1 to 32"));
         }
         let path = one(headers, fields::EGRESS_PATH)?.map(str::to_owned);
-        if path.as_ref().is_some_and(|path| !path.starts_with('/')) {
-            return Err(Malformed::Wrong(fields::EGRESS_PATH, "a path, which begins with /"));
+        if path.as_ref().is_some_and(|path| !path.starts_with('/') || path.len() > MAX_PATH) {
+            return Err(Malformed::Wrong(fields::EGRESS_PATH, PATH));
         }
         let method = match one(headers, fields::EGRESS_METHOD)? {
             None => Method::POST,
@@ -104,7 +110,7 @@ impl Egress {
         }
         Ok(Self {
             number,
-            destination: required(headers, fields::DESTINATION)?.to_owned(),
+            destination: destination(headers)?.ok_or(Malformed::Missing(fields::DESTINATION))?.to_owned(),
             context: context(headers)?,
             method,
             path,
@@ -179,6 +185,22 @@ impl Continue {
         let stage = if self.committed { fields::STAGE_COMMITTED } else { fields::STAGE_RESTARTABLE };
         put(headers, fields::STAGE, stage);
         write_context(headers, self.context.as_ref());
+    }
+}
+
+/// The Destination that a cell's answer is for, where it names one.
+///
+/// # Errors
+/// When it is repeated, or not a name.
+pub fn destination(headers: &HeaderMap) -> Result<Option<&str>, Malformed> {
+    let name = one(headers, fields::DESTINATION)?;
+    let legal = |name: &str| {
+        let of_a_name = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+        (1..=MAX_DESTINATION).contains(&name.len()) && name.bytes().all(of_a_name)
+    };
+    match name.is_none_or(legal) {
+        true => Ok(name),
+        false => Err(Malformed::Wrong(fields::DESTINATION, NAME)),
     }
 }
 
@@ -323,7 +345,11 @@ mod tests {
         check(EGRESS, Some("0"), Malformed::Wrong(EGRESS, "a number from 1 to 32"));
         check(EGRESS, Some("33"), Malformed::Wrong(EGRESS, "a number from 1 to 32"));
         check(EGRESS, Some("-1"), Malformed::Wrong(EGRESS, "a number from 1 to 32"));
-        check(EGRESS_PATH, Some("http://x"), Malformed::Wrong(EGRESS_PATH, "a path, which begins with /"));
+        check(EGRESS_PATH, Some("http://x"), Malformed::Wrong(EGRESS_PATH, PATH));
+        check(EGRESS_PATH, Some(&format!("/{}", "x".repeat(1024))), Malformed::Wrong(EGRESS_PATH, PATH));
+        for name in ["", "Visa", "visa/x", "visa_x", "a b", &"x".repeat(254)] {
+            check(DESTINATION, Some(name), Malformed::Wrong(DESTINATION, NAME));
+        }
         check(CONTEXT_LENGTH, None, Malformed::Missing(CONTEXT_LENGTH));
         check(CONTEXT_VERSION, None, Malformed::Missing(CONTEXT_VERSION));
         check(fields::EGRESS_METHOD, Some("CONNECT"), Malformed::Wrong(fields::EGRESS_METHOD, METHOD));
@@ -332,6 +358,18 @@ mod tests {
         let mut twice = written();
         twice.append(EGRESS, HeaderValue::from_static("3"));
         assert_eq!(Egress::read(&twice), Err(Malformed::Repeated(EGRESS)));
+    }
+
+    #[test]
+    fn names_and_paths_may_be_as_long_as_they_may_be() {
+        let longest = Egress {
+            destination: format!("{}.0-9", "x".repeat(249)),
+            path: Some(format!("/{}", "x".repeat(1023))),
+            ..egress()
+        };
+        let mut headers = HeaderMap::new();
+        longest.write(&mut headers);
+        assert_eq!(Egress::read(&headers), Ok(longest));
     }
 
     #[test]

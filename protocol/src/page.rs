@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::egress::{self, MAX_BODY, MAX_CONTEXT, MAX_EGRESSES, MAX_VERSION};
+use crate::egress::{self, MAX_BODY, MAX_CONTEXT, MAX_DESTINATION, MAX_EGRESSES, MAX_PATH, MAX_VERSION};
 use crate::fields::{self, MAX_STATE, PREFIX};
 use crate::{Continue, Egress};
 
@@ -50,6 +50,8 @@ fn the_page_gives_every_limit() {
         ("context and message together", format!("{MAX_BODY} bytes")),
         ("context", format!("{MAX_CONTEXT} bytes")),
         ("`bulkhead-context-version`", format!("{MAX_VERSION} bytes")),
+        ("`bulkhead-destination`", format!("{MAX_DESTINATION} bytes of a-z, 0-9, - and .")),
+        ("`bulkhead-egress-path`", format!("{MAX_PATH} bytes")),
         ("egresses of one transaction", MAX_EGRESSES.to_string()),
         ("`bulkhead-state`", format!("{MAX_STATE} bytes")),
     ] {

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-/// Pairs of cell and destination that are told apart; what comes later is refused all the same and not listed.
-const MOST: usize = 1024;
+/// Destinations of one cell that are told apart; what comes later is refused all the same and not listed. Each cell has its
+/// own, so that none can silence another.
+const MOST_OF_A_CELL: usize = 16;
 /// Bytes of a destination's name, as far as it is listed.
 const MOST_NAME: usize = 260;
 
@@ -26,7 +27,8 @@ impl Forbidden {
         if !self.0.load().contains_key(&pair) {
             self.0.rcu(|counts| {
                 let mut counts = Counts::clone(counts);
-                if counts.len() < MOST {
+                let of_cell = |pair: &&String| pair.split_once('/').is_some_and(|(its, _)| its == cell);
+                if counts.keys().filter(of_cell).count() < MOST_OF_A_CELL {
                     counts.entry(pair.clone()).or_default();
                 }
                 counts
@@ -49,18 +51,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_counted_each_for_itself_and_no_more_than_there_is_room_for() {
+    fn pairs_are_counted_each_for_itself_and_no_cell_takes_the_room_of_another() {
         let forbidden = Forbidden::default();
         for (cell, destination) in [("a", "visa"), ("b", "visa"), ("a", "visa")] {
             forbidden.clone().note(cell, destination);
         }
         let counts = forbidden.counts();
         assert_eq!((counts.len(), counts["a/visa"], counts["b/visa"]), (2, 2, 1));
-        for number in 0..2 * MOST {
+        for number in 0..2 * MOST_OF_A_CELL {
             forbidden.note("a", &number.to_string());
         }
         forbidden.note("a", "visa");
-        assert_eq!((forbidden.counts().len(), forbidden.counts()["a/visa"]), (MOST, 3));
+        forbidden.note("b", "amex");
+        let counts = forbidden.counts();
+        assert_eq!((counts.len(), counts["a/visa"], counts["b/amex"]), (MOST_OF_A_CELL + 2, 3, 1));
     }
 
     #[test]

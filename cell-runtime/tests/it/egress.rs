@@ -108,6 +108,11 @@ async fn a_service_may_name_any_destination_and_the_router_says_whether_its_cell
     let answer = bring(&runtime, &back, &left.context, "").await;
     assert_eq!(answer.refusal(), (403, Some("DestinationForbidden"), None));
     assert!(String::from_utf8_lossy(&answer.body).contains("spec.destinations"), "{answer:?}");
+
+    services.choose.answers(200, &[("bulkhead-destination", "No Name")]);
+    let answer = pay(&runtime, "pay").await;
+    assert_eq!(answer.refusal(), (502, Some("ServiceFailed"), Some("restart")));
+    assert!(String::from_utf8_lossy(&answer.body).contains("a Destination's name"), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -117,6 +117,8 @@ async fn an_egress_that_is_none_is_the_failure_of_the_entry() {
     check(&with("bulkhead-outcome", "continue"), body(), "neither restart nor egress").await;
     check(&with("bulkhead-egress", "0"), body(), "a number from 1 to 32").await;
     check(&with("bulkhead-egress", ""), body(), "bulkhead-egress is missing").await;
+    check(&with("bulkhead-destination", "Visa"), body(), "bulkhead-destination is not a Destination's name")
+        .await;
     check(&with("bulkhead-context-length", "11"), body(), "less than the 11 of its context").await;
     check(&EGRESS, vec![b'x'; MAX_BODY + 1], "is longer than the 1048576 bytes").await;
     web.answers(201, &EGRESS);
