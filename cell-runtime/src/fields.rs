@@ -70,7 +70,7 @@ pub(crate) fn end_body(headers: &mut HeaderMap) {
     }
 }
 
-/// Milliseconds that the caller still waits; `None` when it says nothing.
+/// Milliseconds that the router waits for the answer; `None` when nobody says.
 ///
 /// # Errors
 /// The value, when it is no number.

@@ -70,7 +70,7 @@ async fn attempt(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Bo
             tokio::time::timeout(Duration::from_millis(millis), served).await.map_err(|_| {
                 Refusal::new(
                     Reason::Timeout,
-                    format!("No answer within the {millis} ms that the caller waits."),
+                    format!("No answer within the {millis} ms that the router gives this attempt."),
                 )
             })??
         }

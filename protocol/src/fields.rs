@@ -8,7 +8,8 @@ pub const TRANSACTION: &str = "bulkhead-transaction";
 pub const ATTEMPT: &str = "bulkhead-attempt";
 /// To the cell: the cell that the router means; another answers 421. To the client under `explain`: the cell that answered.
 pub const CELL: &str = "bulkhead-cell";
-/// To the cell: milliseconds left until the caller's deadline.
+/// To the cell: milliseconds that the router waits for the answer to this request. Once committed the caller's deadline has
+/// no part in them.
 pub const DEADLINE: &str = "bulkhead-deadline";
 /// From the cell: what became of the attempt, one of the `OUTCOME_` values.
 pub const OUTCOME: &str = "bulkhead-outcome";

@@ -95,7 +95,7 @@ impl Transaction {
         })
     }
 
-    /// What the service at this stop gets. `left` is for how many milliseconds the caller still waits.
+    /// What the service at this stop gets. `left` is for how many milliseconds the router still waits.
     pub(super) fn request(&self, path: &Uri, left: Option<u64>) -> Request<Body> {
         let mut request = Request::new(Body::whole(self.body.clone()));
         *request.method_mut() = Method::POST;
