@@ -181,11 +181,11 @@ pub enum DuplicateCheckType {
     None,
 }
 
-/// Of one router process. Past any of these a message is not sent, and the cell is told so at once.
+/// Of one router process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DestinationLimits {
-    /// Messages, or tunnels, under way at the same time.
+    /// Messages, or tunnels, under way at the same time. Past it a message is not sent, and the cell is told so at once.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub in_flight: u32,
     /// Bytes of an answer's body; a longer one leaves the outcome unknown.

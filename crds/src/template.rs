@@ -59,7 +59,7 @@ pub struct CellTemplateSpec {
     /// The service that takes whole transactions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Entry>,
-    /// The services that the orchestrator calls in turn; the body of each answer is the body of the next call.
+    /// What a transaction passes in turn: services that the orchestrator calls, and destinations that the router sends to. The body of each answer is the body of the next message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
@@ -117,7 +117,7 @@ pub struct Service {
     #[serde(default = "default_min_ready")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_ready: u32,
-    /// Whether the cell can work without it.
+    /// Whether the cell is ready only with it. One that is not required is watched and shown, and no more.
     #[serde(default = "required")]
     pub required: bool,
 }
