@@ -350,7 +350,7 @@ impl Transaction {
             status: back.delivered.status(),
             answer,
             reason,
-            committed: self.committed.get(),
+            committed: self.shared.committed.get(),
         };
         head.write(&mut headers);
         headers.insert(header::HOST, crate::headers::host(&self.head));
