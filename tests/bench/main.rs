@@ -3,14 +3,20 @@
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
 
+mod columns;
 mod drain;
 mod drill;
+mod member;
+mod process;
 mod report;
+mod router;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use bulkhead_process::Shutdown;
 use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
 
 /// Measurements, on a real cluster or on this machine alone.
 #[derive(Parser)]
@@ -39,4 +45,15 @@ fn main() -> Result<ExitCode> {
         Bench::Drain(args) => drain::run(&args),
         Bench::Drill(args) => drill::run(&args),
     }
+}
+
+/// Runs a bench to its end, or until somebody asks it to stop, and takes away what it started either way.
+fn until_signal(runtime: &Runtime, bench: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    runtime.block_on(async {
+        let interrupted = Shutdown::on_signals()?;
+        tokio::select! {
+            code = bench => code,
+            () = interrupted.requested() => bail!("interrupted"),
+        }
+    })
 }

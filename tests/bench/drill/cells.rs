@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use bulkhead_process::Port;
 
 use super::namespace::Namespace;
-use super::process::{Launch, sibling};
-use super::stage::Member;
+use crate::member::Member;
+use crate::process::{Launch, sibling};
 
 /// The services before the destination and what each takes: 20 ms together.
 const BEFORE: [&str; 4] = ["validate", "enrich", "transform", "choose-issuer"];

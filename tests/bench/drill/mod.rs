@@ -5,7 +5,6 @@ mod calls;
 mod cells;
 mod namespace;
 mod peers;
-mod process;
 mod routers;
 mod stage;
 mod table;
@@ -16,8 +15,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use bulkhead_process::{Port, Shutdown};
+use anyhow::{Context as _, Result};
+use bulkhead_process::Port;
 use bulkhead_tests::stall::StallWatch;
 use clap::ValueEnum as _;
 use tempfile::TempDir;
@@ -26,6 +25,9 @@ use peers::{Peer, Places};
 use stage::{Issuer, Stage};
 use table::Row;
 use variants::{Shape, VARIANTS, Variant};
+
+use crate::member::Member;
+use crate::until_signal;
 
 /// With a stall as long as this a failure says more about the machine than about us.
 const NOISE_MS: f64 = 250.0;
@@ -88,13 +90,7 @@ enum Play {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let interrupted = Shutdown::on_signals()?;
-        tokio::select! {
-            code = drill(args) => code,
-            () = interrupted.requested() => bail!("interrupted"),
-        }
-    })
+    until_signal(&runtime, drill(args))
 }
 
 async fn drill(args: &Args) -> Result<ExitCode> {
@@ -221,7 +217,7 @@ fn peer_stage(peer: Peer, program: PathBuf, retrying: bool, folder: TempDir) -> 
     let [plain, other] = [&ports[0], &ports[1]].map(|port| port.address);
     let places = Places { plain: plain.port(), retrying: other.port(), cells: [at_a, at_b] };
     let launch = peer.launch(program, path, &places)?;
-    let front = stage::Member::start(peer.name(), vec![launch], ports.into(), path)?;
+    let front = Member::start(peer.name(), vec![launch], ports.into(), path)?;
     Ok(Stage {
         issuer,
         cells: vec![a, b],

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
 
-use super::process::Launch;
+use crate::process::Launch;
 
 /// All of them with their hashes, as pip reads it.
 const REQUIREMENTS: &str = include_str!("../peers/requirements.txt");

@@ -1,17 +1,19 @@
 //! Bulkhead's side of the stage: routers that read a folder of YAML, which a variant may edit.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use bulkhead_process::Port;
 use serde::Deserialize;
 
-use super::process::{Launch, sibling};
-use super::stage::Member;
+use crate::member::Member;
+use crate::process::sibling;
+use crate::router;
+
+/// As it is called in [`ROUTER`].
+const LISTENER: &str = "http";
 
 /// Of what `bulkhead ledger list --json` prints.
 #[derive(Deserialize)]
@@ -26,39 +28,23 @@ struct Listed {
 
 /// One router, and where it takes requests.
 pub(super) fn router(name: &str, folder: &Path) -> Result<(Member, SocketAddr)> {
-    let [listener, admin] = Port::free_pair().context("no free ports on loopback")?;
-    let address = listener.address;
-    let ledger = ledger(name, folder);
-    fs::create_dir_all(&ledger).with_context(|| format!("{} cannot be made", ledger.display()))?;
-    let launch = Launch::new(
-        sibling("bulkhead-router")?,
-        [
-            "--router=main".to_owned(),
-            format!("--source={}", objects(folder).display()),
-            format!("--pod-name={name}"),
-            "--listen-ip=127.0.0.1".to_owned(),
-            format!("--listen-port=http={}", address.port()),
-            format!("--admin-address={}", admin.address),
-            format!("--ledger-dir={}", ledger.display()),
-        ],
-    );
-    Ok((Member::start(name, vec![launch], vec![listener, admin], folder)?, address))
+    let (member, [address]) = router::start(name, folder, [LISTENER], None)?;
+    Ok((member, address))
 }
 
 /// Writes all that the routers serve.
 pub(super) fn write_objects(folder: &Path, issuer: SocketAddr, cells: &[(String, SocketAddr)]) -> Result<()> {
-    fs::create_dir_all(objects(folder)).context("the folder of objects cannot be made")?;
     for (name, endpoint) in cells {
         write_cell(folder, name, *endpoint, 100)?;
     }
-    write(folder, "router", ROUTER)?;
-    write(folder, "destination", &destination_yaml(issuer))?;
-    write(folder, "policy", &policy_yaml(cells))
+    router::write(folder, "router", ROUTER)?;
+    router::write(folder, "destination", &destination_yaml(issuer))?;
+    router::write(folder, "policy", &policy_yaml(cells))
 }
 
 /// As a person does with an editor, or a GitOps tool with a commit.
 pub(super) fn write_cell(folder: &Path, name: &str, endpoint: SocketAddr, weight: u32) -> Result<()> {
-    write(
+    router::write(
         folder,
         name,
         &format!(
@@ -78,7 +64,7 @@ spec:
 pub(super) fn known_to_ledger(name: &str, folder: &Path) -> Result<BTreeSet<String>> {
     let output = Command::new(sibling("bulkhead")?)
         .args(["ledger", "list", "--json", "--limit", &u32::MAX.to_string(), "--dir"])
-        .arg(ledger(name, folder))
+        .arg(router::ledger(name, folder))
         .output()
         .context("`bulkhead ledger list` does not start")?;
     // 1 is for a ledger in which nothing is found, and that is an answer too.
@@ -90,21 +76,6 @@ pub(super) fn known_to_ledger(name: &str, folder: &Path) -> Result<BTreeSet<Stri
     );
     let list: List = serde_json::from_slice(&output.stdout).context("the ledger's list is no JSON")?;
     Ok(list.transactions.into_iter().map(|listed| listed.transaction).collect())
-}
-
-fn ledger(name: &str, folder: &Path) -> PathBuf {
-    folder.join(format!("{name}-ledger"))
-}
-
-fn objects(folder: &Path) -> PathBuf {
-    folder.join("objects")
-}
-
-/// Written beside and renamed, so that no router reads half a file.
-fn write(folder: &Path, name: &str, yaml: &str) -> Result<()> {
-    let (path, draft) = (objects(folder).join(format!("{name}.yaml")), folder.join("draft"));
-    fs::write(&draft, yaml)?;
-    fs::rename(&draft, &path).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 const ROUTER: &str = "\

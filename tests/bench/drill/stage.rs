@@ -2,9 +2,8 @@
 //! hit, and when, is the variants'.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,28 +13,19 @@ use bulkhead_samples::issuer::Entry;
 use bulkhead_samples::payment::Payment;
 use bytes::Bytes;
 use http::{HeaderName, Method, StatusCode};
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::namespace::Namespace;
-use super::process::{Group, Launch, sibling};
 use super::routers;
 use super::traffic::PATH;
+use crate::member::Member;
+use crate::process::{Launch, sibling};
 
 /// How long everything may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Answers in a row after which a stage is taken for ready: each of its cells has had its turn.
 const WARM: usize = 20;
-
-/// One cell, router, proxy or issuer. Its ports are kept while it is dead.
-pub(crate) struct Member {
-    pub(crate) name: String,
-    launches: Vec<Launch>,
-    log: PathBuf,
-    _ports: Vec<Port>,
-    group: Option<Group>,
-}
 
 /// The one destination.
 pub(crate) struct Issuer {
@@ -58,43 +48,6 @@ pub(crate) struct Stage {
     pub(crate) namespace: Option<Namespace>,
     /// Last, because what is in it is used until the processes are gone.
     pub(crate) folder: TempDir,
-}
-
-impl Member {
-    /// Starts it.
-    pub(crate) fn start(name: &str, launches: Vec<Launch>, ports: Vec<Port>, folder: &Path) -> Result<Self> {
-        let log = folder.join(format!("{name}.log"));
-        let mut member = Self { name: name.to_owned(), launches, log, _ports: ports, group: None };
-        member.revive()?;
-        Ok(member)
-    }
-
-    /// SIGKILL to all of its processes at once: no goodbye.
-    pub(crate) fn kill(&mut self) {
-        self.group = None;
-    }
-
-    pub(crate) fn revive(&mut self) -> Result<()> {
-        let group = Group::start(&self.launches, &self.log);
-        self.group = Some(group.with_context(|| format!("{} does not start", self.name))?);
-        Ok(())
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let group = self.group.as_ref().with_context(|| format!("{} is dead", self.name))?;
-        group.signal(signal).with_context(|| format!("{} cannot be told", self.name))
-    }
-
-    /// Fails with its last words when it ended by itself.
-    fn lives(&mut self) -> Result<()> {
-        let Some(group) = &mut self.group else { return Ok(()) };
-        group.lives().with_context(|| {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            let last: Vec<_> = log.lines().rev().take(5).collect();
-            let last: Vec<_> = last.into_iter().rev().collect();
-            format!("{} said:\n{}\n", self.name, last.join("\n"))
-        })
-    }
 }
 
 impl Issuer {

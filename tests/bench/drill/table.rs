@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::calls::{Figures, worst};
+use crate::columns::columns;
 use crate::report::{Machine, Report, Target};
 
 /// One line: a system under one variant, over all runs.
@@ -89,16 +90,7 @@ pub(crate) fn text(rows: &[Row]) -> String {
     let played: Vec<_> = rows.iter().filter(|row| !row.runs.is_empty()).collect();
     let lines: Vec<_> =
         std::iter::once(HEAD.map(str::to_owned)).chain(played.iter().map(|row| row.cells())).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..HEAD.len()).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if column < 3 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
+    let mut text = columns(&lines, 3);
     for row in &played {
         for (why, count) in &worst(&row.runs).failures {
             text += &format!("{} {} {}: {count} x {why}\n", row.system, row.variant, row.retries);

@@ -13,9 +13,10 @@ use tempfile::TempDir;
 
 use super::calls::{Call, End, Figures, Window, figures, unanswered_effects};
 use super::namespace::Namespace;
-use super::stage::{Issuer, Member, Stage};
+use super::stage::{Issuer, Stage};
 use super::traffic::{Traffic, ask_again};
 use super::{cells, routers};
+use crate::member::Member;
 
 /// One way to hurt it.
 pub(crate) struct Variant {

@@ -1,4 +1,4 @@
-//! Real processes and real signals. None outlives the drill, however that ends.
+//! Real processes and real signals. None outlives the bench, however that ends.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt as _;
@@ -55,6 +55,11 @@ impl Group {
         Ok(group)
     }
 
+    /// The process id of the first, and of the group.
+    pub(crate) fn leader(&self) -> Pid {
+        self.leader
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         killpg(self.leader, signal).with_context(|| format!("{signal} does not reach group {}", self.leader))
     }
@@ -109,7 +114,7 @@ fn spawn(launch: &Launch, group: Pid, log: &Path) -> Result<Child> {
 pub(crate) fn sibling(name: &str) -> Result<PathBuf> {
     let this = std::env::current_exe().context("the path of this program cannot be told")?;
     let path = this.with_file_name(name);
-    ensure!(path.is_file(), "{} is missing; `cargo xtask bench drill` builds it first", path.display());
+    ensure!(path.is_file(), "{} is missing; `cargo xtask bench` builds it first", path.display());
     Ok(path)
 }
 

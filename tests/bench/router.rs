@@ -1,0 +1,61 @@
+//! A router as a process that reads a folder of YAML, which a bench may edit while it runs. What is in the YAML is each
+//! bench's own.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use bulkhead_process::Port;
+
+use crate::member::Member;
+use crate::process::{Launch, sibling};
+
+/// Starts one with its files in `folder`, and says where each of its listeners takes requests. Without a number of threads
+/// it has one for each core.
+pub(crate) fn start<const N: usize>(
+    name: &str,
+    folder: &Path,
+    listeners: [&str; N],
+    threads: Option<u32>,
+) -> Result<(Member, [SocketAddr; N])> {
+    let mut ports = Vec::with_capacity(N + 1);
+    for _ in 0..=N {
+        ports.push(Port::free().context("no free port on loopback")?);
+    }
+    // Every port but the admin server's, which is the last.
+    let addresses: [SocketAddr; N] = std::array::from_fn(|listener| ports[listener].address);
+    let ledger = ledger(name, folder);
+    fs::create_dir_all(&ledger).with_context(|| format!("{} cannot be made", ledger.display()))?;
+    let mut flags = vec![
+        "--router=main".to_owned(),
+        format!("--source={}", objects(folder).display()),
+        format!("--pod-name={name}"),
+        format!("--listen-ip={}", Ipv4Addr::LOCALHOST),
+        format!("--admin-address={}", ports[N].address),
+        format!("--ledger-dir={}", ledger.display()),
+    ];
+    flags.extend(threads.map(|threads| format!("--threads={threads}")));
+    let listening = listeners.iter().zip(addresses);
+    flags.extend(listening.map(|(listener, address)| format!("--listen-port={listener}={}", address.port())));
+    let launch = Launch::new(sibling("bulkhead-router")?, flags);
+    Ok((Member::start(name, vec![launch], ports, folder)?, addresses))
+}
+
+/// Writes an object that routers serve, or a changed one in its place: beside and renamed, so that no router reads half a
+/// file.
+pub(crate) fn write(folder: &Path, name: &str, yaml: &str) -> Result<()> {
+    fs::create_dir_all(objects(folder)).context("the folder of objects cannot be made")?;
+    let (path, draft) = (objects(folder).join(format!("{name}.yaml")), folder.join("draft"));
+    fs::write(&draft, yaml)?;
+    fs::rename(&draft, &path).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// Where the router of that name keeps its ledger.
+pub(crate) fn ledger(name: &str, folder: &Path) -> PathBuf {
+    folder.join(format!("{name}-ledger"))
+}
+
+fn objects(folder: &Path) -> PathBuf {
+    folder.join("objects")
+}
