@@ -6,7 +6,9 @@
 mod columns;
 mod drain;
 mod drill;
+mod lab;
 mod member;
+mod path;
 mod process;
 mod report;
 mod router;
@@ -30,6 +32,7 @@ enum Bench {
     /// On a cluster: weight 0 under load, from the patch to the last new request.
     Drain(drain::Args),
     Drill(drill::Args),
+    Path(path::Args),
 }
 
 fn main() -> Result<ExitCode> {
@@ -44,6 +47,7 @@ fn main() -> Result<ExitCode> {
     match arguments.bench {
         Bench::Drain(args) => drain::run(&args),
         Bench::Drill(args) => drill::run(&args),
+        Bench::Path(args) => path::run(&args),
     }
 }
 

@@ -1,0 +1,109 @@
+//! What the kernel says of processes and of the machine: CPU time, memory, how many files may be open. Linux alone.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::Pid;
+
+/// Microseconds of a tick: /proc counts in hundredths of a second on every machine (`USER_HZ`).
+const TICK_MICROS: u64 = 10_000;
+
+/// Microseconds of CPU that a process has had, in user and system mode together.
+pub(crate) fn cpu_micros(pid: Pid) -> Result<u64> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+    Ok(TICK_MICROS * process_ticks(&stat).with_context(|| format!("{path} is in an unknown form"))?)
+}
+
+/// Microseconds of CPU that anybody has had, and the time that a hypervisor took away. Interrupts are left out: they work
+/// for the connections of whoever is measured.
+pub(crate) fn machine_micros() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/stat").context("/proc/stat cannot be read")?;
+    Ok(TICK_MICROS * machine_ticks(&stat).context("/proc/stat is in an unknown form")?)
+}
+
+/// Bytes of a process in memory.
+pub(crate) fn resident(pid: Pid) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+    resident_bytes(&status).with_context(|| format!("{path} has no VmRSS"))
+}
+
+/// Lets this process, and those that it starts, have that many files open.
+///
+/// # Errors
+/// When the hard limit is lower, with what to do.
+pub(crate) fn allow_files(wanted: u64) -> Result<()> {
+    let (soft, hard) =
+        getrlimit(Resource::RLIMIT_NOFILE).context("the limit of open files cannot be read")?;
+    ensure!(
+        hard >= wanted,
+        "this bench has {wanted} files open in one process, and the hard limit is {hard}: raise it, by `ulimit -Hn \
+         {wanted}` as root or in limits.conf, or ask for fewer transactions"
+    );
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(wanted), hard)
+        .context("the limit of open files cannot be raised")
+}
+
+/// `utime` and `stime` of /proc/PID/stat (proc(5)), the 14th and 15th field. The second is a name, which may have spaces
+/// and parentheses in it.
+fn process_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// `user`, `nice`, `system` and `steal` of the first line of /proc/stat (proc(5)).
+fn machine_ticks(stat: &str) -> Option<u64> {
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_ascii_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    [0, 1, 2, 7].into_iter().map(|field| fields.get(field)).sum()
+}
+
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_counted_in_user_and_system_mode_whatever_its_name() {
+        let stat = "71 (a) b (c)) S 1 71 71 0 -1 4194560 10 0 3 0 250 50 7 9 20 0 2 0 100 1 2";
+        assert_eq!(process_ticks(stat), Some(300));
+        assert_eq!(process_ticks("71 (cut"), None);
+    }
+
+    #[test]
+    fn the_machine_is_counted_without_idleness_and_interrupts() {
+        let stat = "cpu  100 20 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(machine_ticks(stat), Some(158));
+        assert_eq!(machine_ticks("cpu  100 20\n"), None);
+    }
+
+    #[test]
+    fn memory_is_what_lies_in_memory() {
+        assert_eq!(resident_bytes("VmPeak:\t 900 kB\nVmRSS:\t     512 kB\n"), Some(524_288));
+        assert_eq!(resident_bytes("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn this_process_and_machine_are_read_in_the_form_that_they_have() {
+        let this = Pid::this();
+        assert!(resident(this).expect("is read") > 0);
+        assert!(cpu_micros(this).expect("is read") <= machine_micros().expect("is read"));
+        allow_files(1).expect("is allowed already");
+        assert!(allow_files(u64::MAX - 1).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! What the benches of the request path have in common: a router process, cells that cost next to nothing, a closed loop of
+//! requests, and what the kernel says of all of it. What is asked for, and what is made of the figures, is each bench's.
+
+pub(crate) mod cell;
+pub(crate) mod client;
+pub(crate) mod kernel;
+pub(crate) mod spell;
+pub(crate) mod wire;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bulkhead_process::Monotonic;
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+use crate::member::Member;
+use crate::router;
+use cell::Cells;
+use client::Client;
+use wire::Request;
+
+/// How long everything may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Answers in a row after which a router is taken for ready: each of its cells has had its turn.
+const WARM: u64 = 50;
+
+/// Cells and a router before them. All of it is gone when this is dropped.
+pub(crate) struct Lab<const N: usize> {
+    pub(crate) cells: Cells,
+    router: Member,
+    /// Where each listener of the router takes requests.
+    pub(crate) listeners: [SocketAddr; N],
+    /// Last, because what is in it is used until the processes are gone.
+    _folder: TempDir,
+}
+
+impl<const N: usize> Lab<N> {
+    /// Starts as many cells as there are names, and a router that serves them and `objects`, each of which is a name of a
+    /// file and the YAML in it. Its files lie in `cache`.
+    pub(crate) async fn start(
+        cache: &Path,
+        names: &[&str],
+        objects: &[(&str, String)],
+        listeners: [&str; N],
+        threads: Option<u32>,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(cache).with_context(|| format!("{} cannot be made", cache.display()))?;
+        let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(cache);
+        let folder = folder.with_context(|| format!("no folder in {}", cache.display()))?;
+        let cells = Cells::start(names).await?;
+        for (name, endpoint) in names.iter().zip(cells.addresses()) {
+            router::write(folder.path(), name, &cell_yaml(name, endpoint))?;
+        }
+        for (name, yaml) in objects {
+            router::write(folder.path(), name, yaml)?;
+        }
+        let (router, listeners) = router::start("router", folder.path(), listeners, threads)?;
+        let mut lab = Self { cells, router, listeners, _folder: folder };
+        for address in lab.listeners {
+            lab.ready(address).await?;
+        }
+        Ok(lab)
+    }
+
+    /// The router's process.
+    pub(crate) fn pid(&self) -> Result<Pid> {
+        self.router.pid()
+    }
+
+    /// Waits until that listener answers one request after the other.
+    async fn ready(&mut self, address: SocketAddr) -> Result<()> {
+        let (clock, request) = (Monotonic::start(), Request::get("/"));
+        let (mut client, mut answered) = (Client::new(address), 0);
+        while answered < WARM {
+            self.router.lives()?;
+            match client.exchange(&request, 0).await {
+                Ok(answer) if answer.status() == Some(200) => answered += 1,
+                unanswered => {
+                    let last = unanswered.map(|answer| answer.to_string());
+                    ensure!(
+                        clock.elapsed() < PATIENCE,
+                        "the router is not ready after {PATIENCE:?}; the last answer: {last:?}"
+                    );
+                    answered = 0;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cell_yaml(name: &str, endpoint: SocketAddr) -> String {
+    format!(
+        "\
+apiVersion: bulkhead.dev/v1alpha1
+kind: Cell
+metadata: {{name: {name}}}
+spec: {{weight: 100, endpoints: [\"{endpoint}\"]}}
+"
+    )
+}
