@@ -11,6 +11,7 @@ mod member;
 mod path;
 mod process;
 mod report;
+mod restart;
 mod router;
 
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ enum Bench {
     Drain(drain::Args),
     Drill(drill::Args),
     Path(path::Args),
+    Restart(restart::Args),
 }
 
 fn main() -> Result<ExitCode> {
@@ -48,6 +50,7 @@ fn main() -> Result<ExitCode> {
         Bench::Drain(args) => drain::run(&args),
         Bench::Drill(args) => drill::run(&args),
         Bench::Path(args) => path::run(&args),
+        Bench::Restart(args) => restart::run(&args),
     }
 }
 

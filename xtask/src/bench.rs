@@ -13,9 +13,10 @@ use crate::progress;
 use crate::test::{cargo_command, environment, run_in_view, status};
 
 /// Benches that need no cluster, and the packages whose programs they start.
-const LOCAL: [(&str, &[&str]); 2] = [
+const LOCAL: [(&str, &[&str]); 3] = [
     ("drill", &["bulkhead-router", "bulkhead-cell-runtime", "bulkhead-samples", "bulkhead"]),
     ("path", &["bulkhead-router"]),
+    ("restart", &["bulkhead-router"]),
 ];
 
 /// Runs the bench of that name, and gives its exit status, which is part of what it says: 2 when the machine was too noisy

@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use bulkhead_process::Monotonic;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 
@@ -28,6 +29,30 @@ pub(crate) fn resident(pid: Pid) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
     resident_bytes(&status).with_context(|| format!("{path} has no VmRSS"))
+}
+
+/// Who else keeps the machine busy while a router is measured.
+pub(crate) struct Others {
+    router: Pid,
+    clock: Monotonic,
+    before: u64,
+}
+
+impl Others {
+    pub(crate) fn watch(router: Pid) -> Result<Self> {
+        Ok(Self { router, clock: Monotonic::start(), before: Self::micros(router)? })
+    }
+
+    /// Cores that neither the router nor this process has kept busy since the start, on average.
+    pub(crate) fn cores(&self) -> Result<f64> {
+        // Ticks are counted at different moments, so that nothing may come out below nothing.
+        let micros = Self::micros(self.router)?.saturating_sub(self.before);
+        Ok(micros as f64 / self.clock.micros().max(1) as f64)
+    }
+
+    fn micros(router: Pid) -> Result<u64> {
+        Ok(machine_micros()?.saturating_sub(cpu_micros(router)? + cpu_micros(Pid::this())?))
+    }
 }
 
 /// Lets this process, and those that it starts, have that many files open.
