@@ -8,6 +8,7 @@ mod drain;
 mod drill;
 mod lab;
 mod member;
+mod memory;
 mod path;
 mod process;
 mod report;
@@ -34,6 +35,7 @@ enum Bench {
     Drain(drain::Args),
     Drill(drill::Args),
     Path(path::Args),
+    Memory(memory::Args),
     Restart(restart::Args),
 }
 
@@ -50,6 +52,7 @@ fn main() -> Result<ExitCode> {
         Bench::Drain(args) => drain::run(&args),
         Bench::Drill(args) => drill::run(&args),
         Bench::Path(args) => path::run(&args),
+        Bench::Memory(args) => memory::run(&args),
         Bench::Restart(args) => restart::run(&args),
     }
 }
