@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: starts a measurement, on a cluster that is up or on this machine alone. What is measured is in
-//! `tests/bench`.
+//! `tests/bench`, and for the ledger in `ledger/examples/bench`.
 
 use std::process::Command;
 
@@ -13,12 +13,15 @@ use crate::progress;
 use crate::test::{cargo_command, environment, run_in_view, status};
 
 /// Benches that need no cluster, and the packages whose programs they start.
-const LOCAL: [(&str, &[&str]); 4] = [
+const LOCAL: [(&str, &[&str]); 5] = [
     ("drill", &["bulkhead-router", "bulkhead-cell-runtime", "bulkhead-samples", "bulkhead"]),
     ("path", &["bulkhead-router"]),
     ("memory", &["bulkhead-router"]),
     ("restart", &["bulkhead-router"]),
+    (LEDGER, &[]),
 ];
+/// An example of its crate, since it puts a clock beneath the ledger.
+const LEDGER: &str = "ledger";
 
 /// Runs the bench of that name, and gives its exit status, which is part of what it says: 2 when the machine was too noisy
 /// to tell. One that needs a cluster uses that one, with the images that are loaded there.
@@ -27,7 +30,7 @@ const LOCAL: [(&str, &[&str]); 4] = [
 /// When there is no such cluster, or the bench cannot be run to its end.
 pub fn run(cluster: &ClusterName, profile: &str, name: &str, arguments: &[String]) -> Result<u8> {
     let mut bench = cargo_command(&["run", "--quiet", "--locked", "--profile", profile]);
-    bench.args(["-p", "bulkhead-tests", "--bin", "bench", "--", name]).args(arguments);
+    bench.args(program(name)).args(arguments);
     let asks = ["--help", "-h"].iter().any(|help| arguments.iter().any(|argument| argument == help));
     match LOCAL.iter().find(|(local, _)| *local == name) {
         // A question is answered by the bench alone.
@@ -45,8 +48,20 @@ pub fn run(cluster: &ClusterName, profile: &str, name: &str, arguments: &[String
     code(&mut bench)
 }
 
+/// What cargo runs for the bench of that name, up to the bench's own arguments.
+fn program(name: &str) -> Vec<&str> {
+    match name {
+        LEDGER => vec!["-p", "bulkhead-ledger", "--example", "bench", "--"],
+        _ => vec!["-p", "bulkhead-tests", "--bin", "bench", "--", name],
+    }
+}
+
 /// Builds the programs into the folder of the bench's own, where it looks for them.
 fn build(profile: &str, packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        // Without a package, cargo would build some that it chooses itself.
+        return Ok(());
+    }
     let mut build = cargo_command(&["build", "--locked", "--profile", profile, "--bins"]);
     build.args(packages.iter().flat_map(|package| ["-p", package]));
     progress::step("building the programs", || status(&mut build))
