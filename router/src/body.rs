@@ -59,7 +59,7 @@ struct Collected {
 }
 
 async fn collect(body: &mut Arriving, limit: u64, room: &Room) -> Result<Collected, Refusal> {
-    let mut pieces = Pieces::default();
+    let mut pieces = Pieces::of(body.declared());
     while let Some(piece) = body.next().await {
         let piece =
             piece.map_err(|error| Refusal { reason: Reason::Malformed, detail: error.to_string() })?;
@@ -77,13 +77,19 @@ async fn collect(body: &mut Arriving, limit: u64, room: &Room) -> Result<Collect
 
 /// What has arrived of a body. One that comes in a single piece is not copied; further ones are put behind it, since
 /// small pieces kept by themselves would take many times the memory that is reserved for their bytes.
-#[derive(Default)]
 struct Pieces {
+    /// Of the whole, where the sender said so; no more than the limit.
+    length: usize,
     first: Bytes,
     joined: BytesMut,
 }
 
 impl Pieces {
+    fn of(declared: Option<u64>) -> Self {
+        let length = declared.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+        Self { length, first: Bytes::new(), joined: BytesMut::new() }
+    }
+
     fn len(&self) -> usize {
         self.first.len() + self.joined.len()
     }
@@ -92,6 +98,8 @@ impl Pieces {
         if self.len() == 0 {
             self.first = piece;
         } else {
+            // All at once: a buffer that grows takes up to twice its bytes.
+            self.joined.reserve(self.length.saturating_sub(self.joined.len()));
             self.joined.extend_from_slice(&std::mem::take(&mut self.first));
             self.joined.extend_from_slice(&piece);
         }
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_body_in_small_pieces_takes_no_more_memory_than_its_bytes_by_a_small_factor() {
-        let mut pieces = Pieces::default();
+        let mut pieces = Pieces::of(None);
         // Each by itself would take an allocation and a handle of four words.
         (0..10_000).for_each(|place: u32| pieces.push(Bytes::copy_from_slice(&[place as u8])));
         assert!(pieces.first.is_empty() && pieces.joined.capacity() <= 2 * 10_000);
@@ -146,9 +154,16 @@ mod tests {
     }
 
     #[test]
+    fn a_body_of_known_length_takes_its_length() {
+        let mut pieces = Pieces::of(Some(65_536));
+        (0..8).for_each(|_| pieces.push(Bytes::from_static(&[b'b'; 8_192])));
+        assert_eq!((pieces.joined.len(), pieces.joined.capacity()), (65_536, 65_536));
+    }
+
+    #[test]
     fn a_body_that_comes_at_once_is_not_copied() {
         let whole = Bytes::from_static(b"at once");
-        let mut pieces = Pieces::default();
+        let mut pieces = Pieces::of(Some(7));
         pieces.push(whole.clone());
         assert_eq!(pieces.join().as_ptr(), whole.as_ptr());
     }
