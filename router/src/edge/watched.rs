@@ -8,15 +8,21 @@ use std::task::{Context, Poll, ready};
 
 use bulkhead_protocol::Reason;
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use tokio::net::TcpStream;
 
 use super::last::last_answer;
 use super::server::Watch;
 use crate::message::Answer;
 
+/// Bytes that hyper gets at once, at most. What fills its buffer, whose first size is one more, makes it take twice as
+/// much and keep that for as long as the connection lives: thousands of clients with large bodies would have many times
+/// the memory that is reserved for these.
+const MOST: u64 = 8 * 1024 - 1;
+
 pub(super) struct Watched<R> {
-    stream: TcpStream,
+    /// Its limit is that of the next read.
+    stream: Take<TcpStream>,
     watch: Arc<Watch>,
     refuse: R,
     /// What is left to write of our own refusal.
@@ -25,7 +31,7 @@ pub(super) struct Watched<R> {
 
 impl<R: Fn(Reason) -> Answer> Watched<R> {
     pub(super) fn new(stream: TcpStream, watch: Arc<Watch>, refuse: R) -> Self {
-        Self { stream, watch, refuse, refusal: None }
+        Self { stream: stream.take(MOST), watch, refuse, refusal: None }
     }
 
     /// Whether these bytes are a refusal of hyper's, in the place of which our own is written. It is the only answer that
@@ -50,7 +56,7 @@ impl<R: Fn(Reason) -> Answer> Watched<R> {
     /// Writes our refusal in the place of `length` bytes of hyper's.
     fn poll_refuse(&mut self, context: &mut Context<'_>, length: usize) -> Poll<io::Result<usize>> {
         while let Some(left) = self.refusal.as_mut().filter(|left| left.has_remaining()) {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(context, left))?;
+            let written = ready!(Pin::new(self.stream.get_mut()).poll_write(context, left))?;
             left.advance(written);
         }
         Poll::Ready(Ok(length))
@@ -64,6 +70,7 @@ impl<R: Unpin> AsyncRead for Watched<R> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
+        self.stream.set_limit(MOST);
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.watch.bytes_arrived();
@@ -81,7 +88,7 @@ impl<R: Fn(Reason) -> Answer + Unpin> AsyncWrite for Watched<R> {
         let polled = if self.refuses(bytes) {
             self.poll_refuse(context, bytes.len())
         } else {
-            Pin::new(&mut self.stream).poll_write(context, bytes)
+            Pin::new(self.stream.get_mut()).poll_write(context, bytes)
         };
         self.watch.wrote(&polled);
         polled
@@ -95,21 +102,21 @@ impl<R: Fn(Reason) -> Answer + Unpin> AsyncWrite for Watched<R> {
         let polled = if self.refuses(slices.first().map_or(&[], |first| first)) {
             self.poll_refuse(context, slices.iter().map(|slice| slice.len()).sum())
         } else {
-            Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+            Pin::new(self.stream.get_mut()).poll_write_vectored(context, slices)
         };
         self.watch.wrote(&polled);
         polled
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.get_ref().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(self.stream.get_mut()).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(self.stream.get_mut()).poll_shutdown(context)
     }
 }
