@@ -99,8 +99,10 @@ pub struct RoutingRule {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub groups: Vec<Group>,
     /// Only the cell that policy weights choose for the key may serve it; when that cell is out, refuse (strong consistency).
-    /// While an edit of the weights is on its way to the routers (`Programmed` is not yet True), two of them may differ on
-    /// the owner of a key that it moves.
+    /// A key that an edit of the policy moves is answered 503 (`OwnerMoving`) until every router has the new table and nothing
+    /// that an older one sent to a cell is under way (`status.settledGeneration`). A rule that is new, has another name or
+    /// takes another key moves all of its keys. With the operator gone a moved key stays 503; a router that serves the
+    /// table of its disk refuses all keys, since that table may be old. Routers that read a folder are not fenced from each other.
     #[serde(default)]
     pub owner: bool,
     #[serde(default)]
@@ -321,6 +323,10 @@ pub struct RoutingPolicyStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// Where the policy has `owner` rules: the newest generation that every router pod that is not gone serves, with nothing
+    /// under way at an owner by an earlier one. Until it is that of the spec, keys that move are answered 503.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_generation: Option<i64>,
     /// `Ready`: accepted, resolved and programmed by every parent. `AllDrained`, only where it is so: a rule has no cell left that is not drained, and all that it matches is answered 503.
     #[serde(default)]
     #[schemars(length(max = 16))]

@@ -44,6 +44,8 @@ reasons! {
     NoHealthyCell = 503, "No cell of the rule is healthy";
     /// The cell that owns the key is out, and no other may serve it.
     OwnerUnavailable = 503, "The cell that owns this key is out";
+    /// An edit of the policy moves this key to another cell, or may, and not every router is known to have it. Served again once `status.settledGeneration` of the policy is the edit's.
+    OwnerMoving = 503, "This key is moving to another cell";
     /// Every cell that could take the request is at its capacity, or has half of what the listener may have under way (limits.inFlight).
     Capacity = 503, "The cells are at their capacity";
     /// This router is at one of its own limits.

@@ -154,6 +154,9 @@ fn group_of<S: CellStates>(
         (Some(choice), _) if choice.group < group => "waits: a group before it serves".to_owned(),
         (_, None) => "cannot serve: each of its cells is drained, missing or of weight 0".to_owned(),
         (_, Some(0)) => "cannot serve: each of its cells that is not drained is out".to_owned(),
+        (None, Some(_)) if scene.rule.owner => {
+            "cannot serve: only the owner of the key may, and the refusal says why it does not".to_owned()
+        }
         (_, Some(percent)) => format!("gives way: {percent} % of it is in, and it needs {min} %"),
     };
     let candidates = candidates(scene, group, key, choice);

@@ -7,7 +7,7 @@ use bulkhead_protocol::Reason;
 use super::hash::score;
 use super::{CellStates, CellView, Choice, Key, Refusal};
 use crate::health::ramp;
-use crate::table::{CellIndex, GroupCell, Rule};
+use crate::table::{CellIndex, Fence, GroupCell, Rule};
 
 /// Cells whose ages differ by no more than this came up together, and ramp as one: else the older by a moment would
 /// take everything at each step.
@@ -16,7 +16,7 @@ const TOGETHER_MS: u64 = 2_000;
 /// The cell for that key. `tried` are those that this transaction was in already.
 ///
 /// # Errors
-/// `AllDrained`, `NoHealthyCell` or `OwnerUnavailable`, with the rule.
+/// `AllDrained`, `NoHealthyCell`, `OwnerUnavailable` or `OwnerMoving`, with the rule.
 pub fn choose(
     rule: &Rule,
     key: Key,
@@ -134,6 +134,7 @@ impl<'a, S: CellStates> Scene<'a, S> {
             (score(key, cell.digest, u64::from(weight)), cell, (&cell.name, cell.cell, view))
         });
         let Some((name, index, view)) = least(scored) else { return Err(self.refusal(tried)) };
+        self.check_fence(key, name)?;
         let why = match (index, view) {
             (Some(cell), Some(view)) if view.is_usable() && !tried.contains(&cell) => {
                 return Ok(Choice { cell, group: 0 });
@@ -145,6 +146,27 @@ impl<'a, S: CellStates> Scene<'a, S> {
         };
         let detail = format!("rule {}: cell {name} owns this key and {why}", self.rule.id);
         Err(Refusal::new(Reason::OwnerUnavailable, detail))
+    }
+
+    /// Whether no other router can give the key to another cell than this; see [`crate::table::History`].
+    fn check_fence(&self, key: Key, owner: &str) -> Result<(), Refusal> {
+        let id = &self.rule.id;
+        let detail = match &self.rule.fence {
+            Fence::Open => return Ok(()),
+            Fence::Closed => format!(
+                "rule {id}: who owned this key before cell {owner} is not known here; it is served once every router \
+                 is known to have this generation of the policy (status.settledGeneration)"
+            ),
+            Fence::Former(generations) => {
+                let mut former = generations.iter().filter_map(|cells| former_owner(cells, key));
+                let Some(other) = former.find(|former| *former != owner) else { return Ok(()) };
+                format!(
+                    "rule {id}: this key moves from cell {other} to cell {owner}; it is served once every router is \
+                     known to have this generation of the policy (status.settledGeneration)"
+                )
+            }
+        };
+        Err(Refusal::new(Reason::OwnerMoving, detail))
     }
 
     fn refusal(&self, tried: &[CellIndex]) -> Refusal {
@@ -209,6 +231,12 @@ fn in_parts_per_million(mut weights: Vec<(CellIndex, u64)>, total: u64) -> Vec<(
         (index, part as u32)
     });
     parts.collect()
+}
+
+/// The owner by weights that are no longer the rule's; none where all of them are 0.
+fn former_owner(cells: &[GroupCell], key: Key) -> Option<&str> {
+    let named = cells.iter().filter(|cell| cell.weight > 0);
+    least(named.map(|cell| (score(key, cell.digest, u64::from(cell.weight)), cell, &*cell.name)))
 }
 
 /// The item with the least score; of equals, the one whose name sorts first.

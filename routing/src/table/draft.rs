@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bulkhead_crds::policy::{self, RestartPolicy, RoutingRule};
+use bulkhead_crds::policy::{self, CellWeight, RestartPolicy, RoutingRule};
 
+use super::fence::Fence;
 use super::{Failback, Group, GroupCell, KeySource, Restart, Rule, RuleId, Table};
 use crate::condition::{Condition, Source};
 use crate::json::Pointers;
@@ -55,7 +56,8 @@ pub(crate) fn read(id: RuleId, spec: &RoutingRule, table: &Table) -> Result<Draf
     missing.sort();
     missing.dedup();
     let failback = failback(&spec.failback);
-    let rule = Rule { id, key, groups, owner: spec.owner, restart, failback, effects, shifts: Vec::new() };
+    let (owner, fence, shifts) = (spec.owner, Fence::Open, Vec::new());
+    let rule = Rule { id, key, groups, owner, fence, restart, failback, effects, shifts };
     Ok(Draft { rule, arms, missing, repeated, unsafe_restart })
 }
 
@@ -97,9 +99,20 @@ fn read_group(
     missing: &mut Vec<String>,
     repeated: &mut Vec<String>,
 ) -> Group {
+    let cells = read_cells(&group.cells, table, missing, repeated);
+    Group { cells, min_healthy_percent: group.min_healthy_percent.min(100) }
+}
+
+/// The cells of one group with their weights; of two mentions of a name the first counts.
+pub(super) fn read_cells(
+    cells: &[CellWeight],
+    table: &Table,
+    missing: &mut Vec<String>,
+    repeated: &mut Vec<String>,
+) -> Vec<GroupCell> {
     let mut seen = HashSet::new();
-    let mut read = Vec::with_capacity(group.cells.len());
-    for cell in &group.cells {
+    let mut read = Vec::with_capacity(cells.len());
+    for cell in cells {
         if !seen.insert(cell.name.as_str()) {
             repeated.push(cell.name.clone());
             continue;
@@ -114,7 +127,7 @@ fn read_group(
         };
         read.push(GroupCell { digest: crate::decide::digest_name(&name), name, cell: place, weight });
     }
-    Group { cells: read, min_healthy_percent: group.min_healthy_percent.min(100) }
+    read
 }
 
 fn restart(spec: &policy::Restart) -> Result<Restart, String> {

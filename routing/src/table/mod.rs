@@ -3,6 +3,7 @@
 mod build;
 mod destination;
 mod draft;
+mod fence;
 mod index;
 mod ranges;
 mod shift;
@@ -26,6 +27,8 @@ pub(crate) use index::Open;
 pub use build::{Build, Inputs, build};
 pub use destination::{Destination, Kind as DestinationKind};
 pub use draft::bytes;
+pub(crate) use fence::Fence;
+pub use fence::History;
 pub use verdict::{DestinationVerdict, Outcome, ParentVerdict, ShiftVerdict, unknown_routers};
 
 /// Place of a cell in one table. Another table may give the same cell another place: keep names across tables.
@@ -108,6 +111,8 @@ pub struct Rule {
     pub(crate) key: Option<KeySource>,
     pub groups: Vec<Group>,
     pub owner: bool,
+    /// Open where the rule is no owner's.
+    pub(crate) fence: Fence,
     pub restart: Restart,
     pub failback: Failback,
     /// Whether some cell of the rule may reach a Destination with effects, so that its transactions need the ledger.
@@ -178,6 +183,16 @@ impl RuleId {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// `NAMESPACE/POLICY`.
+    pub fn policy(&self) -> &str {
+        self.parts().0
+    }
+
+    /// The policy, and the name of the rule in it.
+    fn parts(&self) -> (&str, &str) {
+        self.0.rsplit_once('/').expect("it is made of three parts")
     }
 }
 

@@ -1,6 +1,7 @@
 //! What decision tests share; the tests are in the files beside it, by what they are about.
 
 mod bodies;
+mod fence;
 mod groups;
 mod keys;
 
