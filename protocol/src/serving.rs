@@ -1,6 +1,6 @@
 //! What a router serves, as it tells the operator: `GET /v1/serving` on its admin port.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,10 @@ pub struct Serving {
     pub objects: BTreeMap<String, ObjectVersion>,
     /// Each cell, as this router sees it.
     pub cells: BTreeMap<String, CellServing>,
+    /// Policies with `owner` rules, by `RoutingPolicy/NAMESPACE/NAME`, of which an earlier version than that in the table has
+    /// transactions under way at owners.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unsettled: BTreeSet<String>,
     /// Destinations that a cell asked for and may not reach, by `CELL/DESTINATION`, with how often since this process began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forbidden: BTreeMap<String, u64>,

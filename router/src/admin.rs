@@ -17,6 +17,7 @@ use bulkhead_routing::{CellStates, RequestParts, decide};
 use serde_json::{Value, json};
 
 use crate::egress::DestinationLive;
+use crate::owned;
 use crate::snapshot::{Moment, Snapshot};
 use crate::worker::Shared;
 
@@ -135,6 +136,7 @@ impl Source {
             closed: self.shared.listeners.closed(),
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
+            unsettled: owned::unsettled(&snapshot.about),
             forbidden: self.shared.forbidden.counts(),
             unavailable: unavailable.collect(),
             shares: shares.collect(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bulkhead_process::{Gate, Monotonic, clock};
 use bulkhead_protocol::serving::ObjectVersion;
-use bulkhead_routing::table::{Inputs, Table, build};
+use bulkhead_routing::table::{History, Inputs, Table, build};
 use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -20,6 +20,7 @@ use crate::live::Registry;
 use crate::metrics::TableMetrics;
 use crate::names::Names;
 use crate::objects::{Change, Kind, Objects, Pod, Set, Touched};
+use crate::owned::Owners;
 use crate::snapshot::{About, Snapshot};
 
 /// Changes that come this close together make one table.
@@ -35,6 +36,8 @@ const TICK: Duration = Duration::from_millis(250);
 pub(crate) struct Builder {
     pub(crate) router: String,
     pub(crate) table_file: Option<PathBuf>,
+    /// Whether an operator settles generations of policies, so that `owner` rules can wait for it.
+    pub(crate) fenced: bool,
     pub(crate) tls_dir: Option<PathBuf>,
     pub(crate) bounds: egress::Bounds,
     pub(crate) clock: Monotonic,
@@ -59,16 +62,27 @@ struct Memory {
     destinations: egress::Registry,
     table: Arc<Table>,
     about: Arc<About>,
+    owners: Owners,
     version: u64,
     /// Generation served of each object, by UID.
     generations: HashMap<String, i64>,
     older_since_ms: Option<u64>,
     disk: Option<Disk>,
+    /// What the disk had at the start, for as long as nothing else could be served.
+    on_disk: Option<Objects>,
 }
 
 impl Memory {
     fn take(&mut self, change: Change) {
         self.pending = self.pending.and(change(Arc::make_mut(&mut self.objects)));
+    }
+
+    /// Takes what the disk had, once it is read.
+    fn recall(&mut self) {
+        let Some(objects) = self.disk.as_mut().and_then(Disk::last) else { return };
+        let recalled = Arc::make_mut(&mut self.objects).owners.recall(objects.owners.clone());
+        self.pending = self.pending.and(Touched::TABLE.when(recalled));
+        self.on_disk = Some(objects);
     }
 }
 
@@ -119,12 +133,16 @@ impl Builder {
         if memory.names.refresh(now) | memory.destinations.refresh(now) {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
+        memory.recall();
+        if memory.objects.complete() {
+            memory.on_disk = None;
+        }
         let waited = u128::from(now) >= PATIENCE.as_millis();
         if waited
             && memory.version == 0
-            && !memory.objects.complete()
-            && let Some(objects) = memory.disk.as_mut().and_then(Disk::last)
+            && let Some(objects) = memory.on_disk.take()
         {
+            tracing::warn!("the API server does not answer; serving the last table from disk");
             memory.pending = memory.pending.and(Touched::TABLE);
             self.publish(memory, &objects, true).await;
         }
@@ -160,6 +178,7 @@ impl Builder {
 
     /// Makes a snapshot of the objects and puts it in force. Whether there was one to make.
     async fn publish(&self, memory: &mut Memory, objects: &Objects, from_disk: bool) -> bool {
+        let mut retired = None;
         let Some(router) = objects.routers.items().iter().find(|router| router.name_any() == self.router)
         else {
             tracing::warn!(router = self.router, "there is no Router of this name; the last table stays");
@@ -167,21 +186,29 @@ impl Builder {
         };
         if memory.pending.table || memory.about.bad != objects.bad || memory.about.from_disk != from_disk {
             let began = self.clock.micros();
-            let built = build(&Inputs {
+            let mut built = build(&Inputs {
                 router,
                 cells: objects.cells.items().iter().collect(),
                 policies: objects.policies.items().iter().collect(),
                 shifts: objects.shifts.items().iter().collect(),
                 destinations: objects.destinations.items().iter().collect(),
             });
+            if self.fenced {
+                // A table from disk may be older than what others have settled since.
+                let unknown = History::default();
+                built.table.fence(if from_disk { &unknown } else { &objects.owners });
+            }
             self.metrics.build_seconds.observe((self.clock.micros() - began) as f64 / 1e6);
+            let versions = versions(objects).collect();
+            retired = memory.owners.renew(&built.table, &versions);
             memory.table = Arc::new(built.table);
             memory.about = Arc::new(About {
-                objects: versions(objects).collect(),
+                objects: versions,
                 verdicts: built.verdicts,
                 shifts: built.shifts,
                 destinations: built.destinations,
                 bad: objects.bad.clone(),
+                former: memory.owners.former(),
                 from_disk,
                 built_unix_ms: clock::now_unix_millis(),
                 drain_timeout: router.spec.drain_timeout.get(),
@@ -197,6 +224,7 @@ impl Builder {
         let snapshot = Arc::new(self.snapshot(memory, objects).await);
         self.metrics.tables.inc();
         self.current.store(Arc::clone(&snapshot));
+        drop(retired);
         self.published.send_replace(snapshot);
         self.gate.open();
         memory.registry.prune();
@@ -224,7 +252,8 @@ impl Builder {
             pods.push(at.into_iter().map(|pod| memory.registry.pod(pod)).collect());
         }
         let about = Arc::clone(&memory.about);
-        Snapshot { version: memory.version, table, cells, pods, destinations, about }
+        let owned = memory.owners.token();
+        Snapshot { version: memory.version, table, cells, pods, destinations, owned, about }
     }
 }
 
@@ -263,6 +292,7 @@ mod tests {
         Builder {
             router: "main".to_owned(),
             table_file: None,
+            fenced: false,
             tls_dir: None,
             bounds: egress::Bounds::default(),
             clock: Monotonic::start(),

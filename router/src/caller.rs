@@ -37,10 +37,12 @@ pub(crate) async fn accompany(mut transaction: Transaction, permit: Permit, clai
     let course = async move {
         let ran = run(&mut transaction).await;
         let ran = ran.map(|ready| {
+            transaction.rests();
             let holds = Holds {
                 _permit: permit,
                 _in_rule: transaction.in_rule.take(),
                 _room: Rc::clone(&transaction.room),
+                _owned: transaction.owned.take(),
             };
             (ready, holds)
         });

@@ -1,4 +1,4 @@
-//! The table file beside a running router: read once at a start, written after changes, each on a thread that may wait
+//! The table file beside a running router: read once, at the start, and written after changes, each on a thread that may wait
 //! for the disk. Nobody waits for that thread: a disk that hangs costs the file, and nothing else.
 
 use std::io;
@@ -21,7 +21,6 @@ pub(crate) struct Disk {
     path: PathBuf,
     router: String,
     failures: IntCounter,
-    tried: bool,
     reading: Option<JoinHandle<Result<Objects, Unusable>>>,
     /// What is served is newer than what is on disk or on its way there.
     unwritten: bool,
@@ -30,30 +29,25 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    /// Begins to read the last table.
     pub(crate) fn new(path: PathBuf, router: String, failures: IntCounter) -> Self {
+        let (at, of) = (path.clone(), router.clone());
         Self {
             path,
             router,
             failures,
-            tried: false,
-            reading: None,
+            reading: Some(spawn_blocking(move || table_file::read(&at, &of))),
             unwritten: false,
             writing: None,
             next_ms: 0,
         }
     }
 
-    /// The last table, once, as soon as it is read; it is read from when this is first asked.
+    /// The last table, once, as soon as it is read.
     pub(crate) fn last(&mut self) -> Option<Objects> {
-        if !std::mem::replace(&mut self.tried, true) {
-            let (path, router) = (self.path.clone(), self.router.clone());
-            self.reading = Some(spawn_blocking(move || table_file::read(&path, &router)));
-        }
         match ended(&mut self.reading)? {
-            Ok(objects) => {
-                tracing::warn!(file = %self.path.display(), "the API server does not answer; serving the last table from disk");
-                Some(objects)
-            }
+            Ok(objects) => Some(objects),
+            Err(Unusable::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
             Err(unusable) => {
                 tracing::warn!(%unusable, "no table to start from");
                 None

@@ -70,14 +70,15 @@ impl Hands for Transaction {
         let Some(cell) = self.worker.cell(&table, index) else { return Ok(Reply::Again) };
         let message = self.message(cell, limit);
         let body = self.payload.take();
+        let until = self.worker.clock().elapsed() + limit;
+        self.is_given(until);
         let may_leave = |reason| self.may_leave(reason, Stage::Restartable);
         let terms = Terms { chosen_from: Some(&table), limit, may_leave: &may_leave, room: &self.room };
-        let until = self.worker.clock().elapsed() + limit;
         match attempt(&self.worker, cell, &place.pool, message, body, terms).await {
             Ok(said) => Ok(self.heard(said, until).await),
             Err(Failed { failure, body }) => {
                 self.payload.give_back(body);
-                Ok(failure.map_or(Reply::Again, Reply::Failed))
+                Ok(self.without_answer(failure))
             }
         }
     }
@@ -95,13 +96,14 @@ impl Hands for Transaction {
         let Some(cell) = self.worker.cell(&at.place.table, at.place.cell) else { return Ok(Reply::Again) };
         let limit = self.limit(&at.restart, stage);
         let (message, body) = self.continuation(back, cell, limit);
+        let until = self.worker.clock().elapsed() + limit;
+        self.is_given(until);
         let may_leave = |reason| self.may_leave(reason, stage);
         let terms = Terms { chosen_from: None, limit, may_leave: &may_leave, room: &self.room };
-        let until = self.worker.clock().elapsed() + limit;
         let body = Outgoing::Whole(body);
         match attempt(&self.worker, cell, &at.place.pool, message, body, terms).await {
             Ok(said) => Ok(self.heard(said, until).await),
-            Err(Failed { failure, .. }) => Ok(failure.map_or(Reply::Again, Reply::Failed)),
+            Err(Failed { failure, .. }) => Ok(self.without_answer(failure)),
         }
     }
 
@@ -208,6 +210,14 @@ impl Hands for Transaction {
 }
 
 impl Transaction {
+    /// An attempt came to nothing: none was made where there is no failure.
+    fn without_answer(&mut self, failure: Option<Failure>) -> Replied {
+        if !matches!(failure, Some(Failure::Unknown(_))) {
+            self.rests();
+        }
+        failure.map_or(Reply::Again, Reply::Failed)
+    }
+
     /// What a pod said, as far as the course goes.
     async fn heard(&self, said: Said, until: Duration) -> Replied {
         let left = until.saturating_sub(self.worker.clock().elapsed());

@@ -29,6 +29,7 @@ mod metrics;
 mod names;
 mod objects;
 mod orphans;
+mod owned;
 mod pool;
 mod random;
 mod request;

@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::edge::{Arriving, Upgrade, UpstreamBody};
 use crate::listener::{Permit, Room};
+use crate::owned::Owned;
 use crate::worker::RuleUse;
 
 /// What a client asked for.
@@ -75,9 +76,11 @@ pub(crate) struct Held {
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-/// What a request holds until its answer is written: its place in the listener, in its rule's budget, and its memory.
+/// What a request holds until its answer is written: its place in the listener, in its rule's budget and at its key's
+/// owner, and its memory.
 pub(crate) struct Holds {
     pub(crate) _permit: Permit,
     pub(crate) _in_rule: Option<RuleUse>,
     pub(crate) _room: Rc<Room>,
+    pub(crate) _owned: Option<Owned>,
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
+use bulkhead_routing::table::History;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,8 @@ pub(crate) struct Objects {
     pub(crate) shifts: Set<TrafficShift>,
     pub(crate) destinations: Set<Destination>,
     pub(crate) slices: Slices,
+    /// Who owned which keys, as far as other routers may still go by it. Nobody tells it where objects are files.
+    pub(crate) owners: History,
     /// Objects that could not be read, by their name or file, and why. They change nothing else.
     #[serde(skip)]
     pub(crate) bad: BTreeMap<String, String>,
@@ -68,10 +71,21 @@ pub(crate) trait Kind: Resource<DynamicType = ()> + Clone + PartialEq {
     fn set(objects: &mut Objects) -> &mut Set<Self>;
     /// Takes off what no table needs, so that a change of it is no change.
     fn strip(&mut self);
+    /// Keeps what later tables need to know of an object as it was told, its status included. Whether they differ for it.
+    fn remember(_owners: &mut History, _told: Told<'_, Self>) -> bool {
+        false
+    }
+}
+
+/// What a source says of a kind.
+pub(crate) enum Told<'a, K> {
+    All(&'a [K]),
+    One(&'a K),
+    Gone(&'a Name),
 }
 
 macro_rules! kinds {
-    ($($kind:ident in $field:ident;)+) => {$(
+    ($($kind:ident in $field:ident { $($more:tt)* })+) => {$(
         impl Kind for $kind {
             const NAME: &'static str = stringify!($kind);
 
@@ -85,16 +99,26 @@ macro_rules! kinds {
                 self.metadata.annotations = None;
                 self.metadata.resource_version = None;
             }
+
+            $($more)*
         }
     )+};
 }
 
 kinds! {
-    Router in routers;
-    Cell in cells;
-    RoutingPolicy in policies;
-    TrafficShift in shifts;
-    Destination in destinations;
+    Router in routers {}
+    Cell in cells {}
+    RoutingPolicy in policies {
+        fn remember(owners: &mut History, told: Told<'_, Self>) -> bool {
+            match told {
+                Told::All(policies) => owners.replace(policies),
+                Told::One(policy) => owners.take(policy),
+                Told::Gone((namespace, name)) => owners.forget(namespace.as_deref().unwrap_or_default(), name),
+            }
+        }
+    }
+    TrafficShift in shifts {}
+    Destination in destinations {}
 }
 
 /// All objects of one kind, side by side as the builder of tables wants them.
@@ -106,7 +130,7 @@ kinds! {
 )]
 pub(crate) struct Set<K> {
     items: Vec<K>,
-    places: HashMap<(Option<String>, String), usize>,
+    places: HashMap<Name, usize>,
     complete: bool,
 }
 
@@ -187,7 +211,10 @@ impl<K: Kind> Set<K> {
     }
 }
 
-pub(crate) fn key<K: Resource>(item: &K) -> (Option<String>, String) {
+/// Namespace, where the kind has any, and name.
+pub(crate) type Name = (Option<String>, String);
+
+pub(crate) fn key<K: Resource>(item: &K) -> Name {
     (item.meta().namespace.clone(), item.meta().name.clone().unwrap_or_default())
 }
 

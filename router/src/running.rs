@@ -189,6 +189,7 @@ fn feeders(
     let builder = Builder {
         router: config.router.clone(),
         table_file: config.table_file.clone(),
+        fenced: matches!(config.source, Source::Kubernetes),
         tls_dir: config.tls_dir.clone(),
         bounds,
         clock,

@@ -1,7 +1,7 @@
 //! What a request decides from: one table with the live state of its cells, immutable and swapped whole.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bulkhead_crds::cell::CellState;
 use bulkhead_protocol::serving::ObjectVersion;
@@ -10,6 +10,7 @@ use bulkhead_routing::{CellStates, CellView};
 
 use crate::egress::{DestinationLive, Destinations};
 use crate::live::{CellLive, PodLive};
+use crate::owned::Former;
 
 /// A table, and where its cells are.
 #[derive(Default)]
@@ -22,6 +23,8 @@ pub(crate) struct Snapshot {
     /// By [`CellIndex`].
     pub(crate) pods: Vec<Vec<Arc<PodLive>>>,
     pub(crate) destinations: Arc<Destinations>,
+    /// Held by each transaction that goes to an owner by this table; gone once another is in force.
+    pub(crate) owned: Weak<()>,
     pub(crate) about: Arc<About>,
 }
 
@@ -34,6 +37,7 @@ pub(crate) struct About {
     pub(crate) destinations: Vec<DestinationVerdict>,
     /// Objects and files that could not be read, and why.
     pub(crate) bad: BTreeMap<String, String>,
+    pub(crate) former: Vec<Former>,
     pub(crate) from_disk: bool,
     pub(crate) built_unix_ms: u64,
     pub(crate) drain_timeout: std::time::Duration,

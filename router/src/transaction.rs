@@ -23,6 +23,7 @@ use crate::egress;
 use crate::headers::{self, AttemptFields};
 use crate::listener::{Listener, Room};
 use crate::message::Head;
+use crate::owned::Owned;
 use crate::pool::Pool;
 use crate::tried::Tried;
 use crate::view::View;
@@ -78,6 +79,8 @@ pub(crate) struct Transaction {
     pub(crate) tried: Tried,
     /// Its place in its rule's restart budget, from the first attempt on.
     pub(crate) in_rule: Option<RuleUse>,
+    /// Set where the last attempt was made in the owner of its key.
+    pub(crate) owned: Option<Owned>,
     /// Where the last attempt was made, and the terms that it was made under.
     pub(crate) at: Option<At>,
     /// The message that is on its way to a destination.
@@ -159,6 +162,7 @@ impl Transaction {
             keyed,
             tried: Tried::default(),
             in_rule: None,
+            owned: None,
             at: None,
             out: None,
             furthest: 0,
@@ -239,6 +243,7 @@ impl Transaction {
             return None;
         };
         self.life.set_attempts(self.tried.attempt(cell));
+        self.owned = if rule.owner { Owned::begin(&self.worker, &table.snapshot) } else { None };
         let place = Place { table: Rc::clone(table), cell: index, pool };
         self.at = Some(At {
             place: place.clone(),
@@ -279,6 +284,20 @@ impl Transaction {
         match stage {
             Stage::Restartable => self.life.left(&self.worker, restart.deadline).min(restart.per_attempt),
             Stage::Committed => restart.per_attempt,
+        }
+    }
+
+    /// The cell is given until then.
+    pub(crate) fn is_given(&mut self, until: Duration) {
+        if let Some(owned) = &mut self.owned {
+            owned.sent(until);
+        }
+    }
+
+    /// No cell has anything of it under way.
+    pub(crate) fn rests(&mut self) {
+        if let Some(owned) = &mut self.owned {
+            owned.ended();
         }
     }
 

@@ -22,6 +22,7 @@ use crate::live::{CellLive, PodLive};
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::objects::Pod;
 use crate::orphans::Orphans;
+use crate::owned::Lingering;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
 use crate::under_way::UnderWay;
@@ -61,6 +62,7 @@ pub(crate) struct Worker {
     counts: RefCell<HashMap<Arc<str>, Rc<CellMetrics>>>,
     egress: EgressPools,
     orphans: Orphans,
+    lingering: Lingering,
     late: Arc<Semaphore>,
 }
 
@@ -116,6 +118,7 @@ impl Worker {
             counts: RefCell::default(),
             egress,
             orphans: Orphans::default(),
+            lingering: Lingering::default(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
         }
     }
@@ -146,6 +149,11 @@ impl Worker {
     /// Transactions that go on without their clients.
     pub(crate) fn orphans(&self) -> &Orphans {
         &self.orphans
+    }
+
+    /// Transactions at owners that are given up.
+    pub(crate) fn lingering(&self) -> &Lingering {
+        &self.lingering
     }
 
     /// Room to wait for what a given-up attempt of so many bytes may still say; none when this thread waits for too many.
@@ -270,6 +278,7 @@ impl Worker {
     /// What happens a few times a second: counts are handed in, and what is no longer needed goes.
     pub(crate) fn sweep(&self) {
         let now = self.clock().millis();
+        self.lingering.sweep(self.clock().elapsed());
         let table = self.table();
         self.hold_pools(&table);
         self.ask_back(&table);

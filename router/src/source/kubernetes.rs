@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::freshness::Freshness;
-use crate::objects::{Change, Kind, Objects, Pod, Slice, Touched, key};
+use crate::objects::{Change, Kind, Name, Objects, Pod, Slice, Told, Touched, key};
 
 /// The server ends each watch then, long before load balancers cut idle connections silently.
 const WATCH_SECONDS: u32 = 60;
@@ -155,7 +155,8 @@ fn replace<K: Kind>(objects: &mut Objects, listed: Vec<DeserializeGuard<K>>) -> 
             }
         }
     }
-    K::set(objects).replace(good).and(Touched::TABLE.when(objects.bad != bad_before))
+    let learned = K::remember(&mut objects.owners, Told::All(&good));
+    K::set(objects).replace(good).and(Touched::TABLE.when(learned || objects.bad != bad_before))
 }
 
 fn apply<K: Kind>(objects: &mut Objects, object: DeserializeGuard<K>) -> Touched {
@@ -163,7 +164,8 @@ fn apply<K: Kind>(objects: &mut Objects, object: DeserializeGuard<K>) -> Touched
         Ok(object) => {
             let (namespace, name) = key(&object);
             objects.bad.remove(&label::<K>(namespace.as_deref(), &name));
-            K::set(objects).apply(object)
+            let learned = K::remember(&mut objects.owners, Told::One(&object));
+            K::set(objects).apply(object).and(Touched::TABLE.when(learned))
         }
         Err(invalid) => {
             let (namespace, name) = key_of(invalid.metadata);
@@ -173,14 +175,15 @@ fn apply<K: Kind>(objects: &mut Objects, object: DeserializeGuard<K>) -> Touched
     }
 }
 
-fn key_of(metadata: ObjectMeta) -> (Option<String>, String) {
+fn key_of(metadata: ObjectMeta) -> Name {
     (metadata.namespace, metadata.name.unwrap_or_default())
 }
 
 fn remove<K: Kind>(objects: &mut Objects, object: &DeserializeGuard<K>) -> Touched {
-    let (namespace, name) = key(object);
-    objects.bad.remove(&label::<K>(namespace.as_deref(), &name));
-    K::set(objects).remove(namespace, name)
+    let gone = key(object);
+    objects.bad.remove(&label::<K>(gone.0.as_deref(), &gone.1));
+    K::remember(&mut objects.owners, Told::Gone(&gone));
+    K::set(objects).remove(gone.0, gone.1)
 }
 
 fn report<K: Kind>(objects: &mut Objects, namespace: Option<&str>, name: &str, error: &str) {

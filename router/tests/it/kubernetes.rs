@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use bulkhead_process::Shutdown;
 use bulkhead_protocol::Serving;
@@ -16,12 +17,12 @@ use crate::fake::FakeCell;
 use crate::world::{ROUTER, address_of, documents, even, eventually, hanging_file, rules};
 
 /// A router that reads a fake API server.
-struct Cluster {
-    api: FakeApi,
-    cells: Vec<FakeCell>,
+pub(crate) struct Cluster {
+    pub(crate) api: FakeApi,
+    pub(crate) cells: Vec<FakeCell>,
     router: Running,
     shutdown: Shutdown,
-    folder: TempDir,
+    pub(crate) folder: TempDir,
 }
 
 fn cell(name: &str, weight: &str) -> String {
@@ -54,7 +55,7 @@ endpoints: [{}]
 
 impl Cluster {
     /// With cells a and b, applied before the router starts.
-    async fn start(before: impl FnOnce(&FakeApi)) -> Self {
+    pub(crate) async fn start(before: impl FnOnce(&FakeApi)) -> Self {
         let api = FakeApi::start().await;
         let cells = vec![FakeCell::start("a").await, FakeCell::start("b").await];
         api.apply(&ROUTER.replace("LIMITS", "{}"), 1);
@@ -86,9 +87,19 @@ impl Cluster {
     }
 
     /// Stops the router and starts another in its place.
-    async fn restart(self) -> Self {
+    pub(crate) async fn restart(self) -> Self {
+        self.restart_after(|_| ()).await
+    }
+
+    /// The same, and what the first had written is gone.
+    pub(crate) async fn restart_without_a_table(self) -> Self {
+        self.restart_after(|table| fs::remove_file(table).expect("is there")).await
+    }
+
+    async fn restart_after(self, between: impl FnOnce(&Path)) -> Self {
         self.shutdown.trigger();
         self.router.ended().await.expect("ends well");
+        between(&self.folder.path().join("table.json"));
         let (router, shutdown) = Self::route(&self.folder).await;
         Self { router, shutdown, ..self }
     }
@@ -106,15 +117,15 @@ impl Cluster {
         Client::connect(self.router.admin_address()).await.send(get(path)).await
     }
 
-    async fn serving(&self) -> Serving {
+    pub(crate) async fn serving(&self) -> Serving {
         serde_json::from_slice(&self.admin("/v1/serving").await.body).expect("is the state of a router")
     }
 
-    async fn until_ready(&self) {
+    pub(crate) async fn until_ready(&self) {
         eventually("the router is ready", async || self.admin("/readyz").await.status == 200).await;
     }
 
-    async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::connect(address_of(&self.router, "http").await).await
     }
 

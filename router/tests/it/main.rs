@@ -12,6 +12,7 @@ mod keys;
 mod kubernetes;
 mod ledger;
 mod lifecycle;
+mod owners;
 mod restarts;
 mod routing;
 mod sources;
