@@ -135,7 +135,9 @@ fn plan<'a>(world: &'a World, verdicts: &Verdicts, at: Timestamp) -> Vec<Planned
         let about: Vec<_> = policies.get(&(namespace, policy.name_any())).into_iter().flatten().collect();
         let status = policies::status(policy, &about, drained, snapshot, &now);
         let conditions = status.parents.iter().flat_map(|parent| &parent.conditions);
-        planned.push(Planned::new(policy, policy.status.as_ref(), &status, conditions));
+        let mut next = Planned::new(policy, policy.status.as_ref(), &status, conditions);
+        next.waits |= policies::is_moving(&status, policy, snapshot);
+        planned.push(next);
     }
     for router in &world.routers {
         let status = routers::status(router, snapshot, &now);
@@ -181,7 +183,7 @@ struct Planned<'a> {
     status: Value,
     /// It has that status.
     same: bool,
-    /// A condition still waits for routers.
+    /// Something in it still waits for routers.
     waits: bool,
 }
 

@@ -53,10 +53,24 @@ pub(super) fn status(
     let statements = [ready(&all)].into_iter().chain(all_drained(policy, drained)).collect();
     RoutingPolicyStatus {
         observed_generation: generation,
+        settled_generation: has_owners(policy)
+            .then(|| if snapshot.has_settled(wanted) { generation } else { last.settled_generation })
+            .flatten(),
         conditions: state(&last.conditions, statements, generation, now),
         parents,
         rules: rules(policy, snapshot),
     }
+}
+
+fn has_owners(policy: &RoutingPolicy) -> bool {
+    policy.spec.rules.iter().any(|rule| rule.owner)
+}
+
+/// Whether routers are waited for until the keys that an edit moves may be served.
+pub(super) fn is_moving(status: &RoutingPolicyStatus, policy: &RoutingPolicy, snapshot: &Snapshot) -> bool {
+    has_owners(policy)
+        && status.settled_generation != policy.metadata.generation
+        && snapshot.routers.iter().any(|pod| !pod.gone)
 }
 
 fn outcome(r#type: &'static str, outcome: &Outcome) -> Statement {
@@ -245,6 +259,41 @@ mod tests {
         assert_eq!(programmed.status, ConditionStatus::True);
         assert!(programmed.message.contains("no answer from r-1"), "{programmed:?}");
         assert!(is_true(&served.conditions, "Ready"));
+    }
+
+    #[test]
+    fn a_generation_of_owners_is_settled_once_every_router_has_it_and_nothing_by_another_under_way() {
+        let check = |pods: Vec<RouterPod>, expected: i64| {
+            let mut policy = policy();
+            policy.spec.rules[0].owner = true;
+            let last = RoutingPolicyStatus { settled_generation: Some(2), ..RoutingPolicyStatus::default() };
+            policy.status = Some(last);
+            let snapshot = Snapshot { asked: true, routers: pods };
+            let status = status(&policy, &[&verdict(false)], &HashSet::new(), &snapshot, "now");
+            assert_eq!(status.settled_generation, Some(expected), "{snapshot:?}");
+            let waits = expected != 3 && snapshot.routers.iter().any(|pod| !pod.gone);
+            assert_eq!(is_moving(&status, &policy, &snapshot), waits);
+        };
+        let at = |name, generation| pod(name, generation, 0);
+        let mut other_router = at("r-1", 2);
+        other_router.router = "other".to_owned();
+        let mut works = at("r-1", 3);
+        let serving = works.serving.as_mut().map(Arc::make_mut).expect("it answered");
+        serving.unsettled.insert("RoutingPolicy/apps/p".to_owned());
+        let mut silent = at("r-1", 3);
+        silent.silent = true;
+        let mut gone = at("r-1", 2);
+        (gone.silent, gone.gone) = (true, true);
+        check(vec![at("r-0", 3), at("r-1", 3)], 3);
+        check(vec![at("r-0", 3), at("r-1", 2)], 2);
+        check(vec![at("r-0", 3), other_router], 2);
+        check(vec![at("r-0", 3), works], 2);
+        check(vec![at("r-0", 3), silent], 2);
+        check(vec![at("r-0", 3), gone.clone()], 3);
+        // Nobody is known to have it: a router that the operator does not see would be overlooked.
+        check(vec![gone], 2);
+        check(vec![], 2);
+        assert_eq!(made(true, vec![at("r-0", 3)]).settled_generation, None, "it has no owner rule");
     }
 
     #[test]

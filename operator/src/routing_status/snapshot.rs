@@ -91,6 +91,14 @@ impl Snapshot {
         progress
     }
 
+    /// Whether every router pod that is waited for, of whatever Router, serves that version of a policy or a newer one, with
+    /// nothing under way at an owner by one before: each may be where clients still find a former owner.
+    pub(crate) fn has_settled(&self, wanted: Wanted<'_>) -> bool {
+        let mut waited_for = self.waited_for(None).peekable();
+        let has = |pod: &RouterPod| !pod.silent && pod.has(wanted) && !pod.has_unsettled(wanted.key);
+        waited_for.peek().is_some() && waited_for.all(has)
+    }
+
     /// The answering pods of the Router that have a listener of their table not open, each with the reason: `POD: REASON`.
     /// Of that listener, or of any.
     pub(crate) fn closed(&self, router: &str, listener: Option<&str>) -> Vec<String> {
@@ -153,6 +161,10 @@ impl RouterPod {
             .as_ref()
             .and_then(|serving| serving.objects.get(wanted.key))
             .is_some_and(|version| version.uid == wanted.uid && version.generation >= wanted.generation)
+    }
+
+    fn has_unsettled(&self, key: &str) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.unsettled.contains(key))
     }
 }
 
