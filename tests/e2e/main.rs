@@ -10,6 +10,7 @@ mod drain;
 mod health;
 mod lifecycle;
 mod outage;
+mod owners;
 mod ownership;
 mod payments;
 mod restarts;

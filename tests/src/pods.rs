@@ -191,9 +191,41 @@ impl Drop for Unready<'_> {
     }
 }
 
-/// The walls keep this machine out of a cell, so the pod is asked from inside.
 fn set_ready(world: &World, pod: &Pod, ready: bool) -> Result<()> {
-    let order = format!("http://127.0.0.1:8080/control/ready?value={ready}");
+    control(world, pod, &format!("ready?value={ready}"))
+}
+
+/// A cell whose services take that long for each request, until this goes out of scope.
+pub struct Slow<'a>(&'a World, Vec<Pod>);
+
+impl<'a> Slow<'a> {
+    /// Every workload pod of the cell takes that long from now on.
+    ///
+    /// # Errors
+    /// When the cell has none, or one does not take the order.
+    pub fn new(world: &'a World, cell: &str, delay: Duration) -> Result<Self> {
+        let slow = Self(world, workload(world, cell)?);
+        for pod in &slow.1 {
+            control(world, pod, &format!("delay?ms={}", delay.as_millis()))?;
+        }
+        Ok(slow)
+    }
+}
+
+impl Drop for Slow<'_> {
+    fn drop(&mut self) {
+        for pod in &self.1 {
+            let put_back = eventually(Duration::from_secs(30), || control(self.0, pod, "delay?ms=0"));
+            if let Err(error) = put_back {
+                eprintln!("pod {} stays slow: {error:#}", pod.name);
+            }
+        }
+    }
+}
+
+/// The walls keep this machine out of a cell, so the pod is asked from inside.
+fn control(world: &World, pod: &Pod, order: &str) -> Result<()> {
+    let order = format!("http://127.0.0.1:8080/control/{order}");
     let inside = ["exec", "-n", &pod.namespace, &pod.name, "--"];
     let tell = ["/bulkhead-samples", "probe", "http", "--method", "POST", &order];
     world.kubectl(&[&inside[..], &tell[..]].concat()).map(drop)

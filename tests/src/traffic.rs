@@ -127,8 +127,11 @@ pub fn connects(to: SocketAddr) -> Result<()> {
 /// A request that a cell answered.
 #[derive(Clone, Debug)]
 pub struct Hit {
+    /// Which request of the load, from 0.
+    pub number: u64,
     pub cell: String,
     pub sent_ms: u64,
+    pub answered_ms: u64,
 }
 
 /// A request that was not answered as it should.
@@ -315,7 +318,12 @@ fn record(seen: &Mutex<Seen>, ended: &Ended) {
             why: format!("{}: {}", failure.kind, failure.detail),
             sent_ms: ended.sent_unix_ms,
         }),
-        (None, Some(cell)) => seen.hits.push(Hit { cell: cell.clone(), sent_ms: ended.sent_unix_ms }),
+        (None, Some(cell)) => seen.hits.push(Hit {
+            number: ended.number,
+            cell: cell.clone(),
+            sent_ms: ended.sent_unix_ms,
+            answered_ms: ended.answered_unix_ms,
+        }),
         (None, None) => {}
     }
 }
