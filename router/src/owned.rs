@@ -10,6 +10,7 @@ use bulkhead_protocol::serving::ObjectVersion;
 use bulkhead_routing::Table;
 
 use crate::snapshot::{About, Snapshot};
+use crate::transaction::Transaction;
 use crate::worker::Worker;
 
 /// Versions of objects by `KIND/NAMESPACE/NAME`.
@@ -76,6 +77,8 @@ pub(crate) fn unsettled(about: &About) -> BTreeSet<String> {
 }
 
 /// A transaction at an owner. Given up without an answer, it counts until the time is over that the cell was given for it.
+///
+/// Every cell is told how long that is (`bulkhead-deadline`), and has nothing under way after it.
 pub(crate) struct Owned {
     worker: Rc<Worker>,
     token: Arc<()>,
@@ -89,15 +92,19 @@ impl Owned {
         let token = snapshot.owned.upgrade()?;
         Some(Self { worker: Rc::clone(worker), token, until: Duration::ZERO })
     }
+}
 
-    /// The cell is given until then.
-    pub(crate) fn sent(&mut self, until: Duration) {
-        self.until = until;
+impl Transaction {
+    /// The cell of this attempt is given until then.
+    pub(crate) fn is_given(&mut self, until: Duration) {
+        if let Some(owned) = &mut self.owned {
+            owned.until = until;
+        }
     }
 
-    /// The cell has nothing of it under way.
-    pub(crate) fn ended(&mut self) {
-        self.until = Duration::ZERO;
+    /// No cell has anything of it under way.
+    pub(crate) fn rests(&mut self) {
+        self.is_given(Duration::ZERO);
     }
 }
 

@@ -228,6 +228,12 @@ impl Transaction {
             self.tried.skip(&table.snapshot.table.cell(index).name);
             return None;
         };
+        let owned = if rule.owner {
+            // Gone where another table is in force by now, which may know another owner.
+            Some(Owned::begin(&self.worker, &table.snapshot)?)
+        } else {
+            None
+        };
         self.life.chose(rule, cell);
         let another_serves = || table.snapshot.serves_beside(index, clock::now_unix_millis());
         let most = || self.listener.most_in_one_cell(another_serves);
@@ -243,7 +249,7 @@ impl Transaction {
             return None;
         };
         self.life.set_attempts(self.tried.attempt(cell));
-        self.owned = if rule.owner { Owned::begin(&self.worker, &table.snapshot) } else { None };
+        self.owned = owned;
         let place = Place { table: Rc::clone(table), cell: index, pool };
         self.at = Some(At {
             place: place.clone(),
@@ -284,20 +290,6 @@ impl Transaction {
         match stage {
             Stage::Restartable => self.life.left(&self.worker, restart.deadline).min(restart.per_attempt),
             Stage::Committed => restart.per_attempt,
-        }
-    }
-
-    /// The cell is given until then.
-    pub(crate) fn is_given(&mut self, until: Duration) {
-        if let Some(owned) = &mut self.owned {
-            owned.sent(until);
-        }
-    }
-
-    /// No cell has anything of it under way.
-    pub(crate) fn rests(&mut self) {
-        if let Some(owned) = &mut self.owned {
-            owned.ended();
         }
     }
 
