@@ -84,7 +84,7 @@ impl History {
             return self.0.remove(&name).is_some();
         }
         let before = self.0.get(&name);
-        let next = Lineage::next(before, policy, rules);
+        let next = Lineage::next(before, policy, &rules);
         let changed = before != Some(&next);
         if changed {
             self.0.insert(name, next);
@@ -129,7 +129,7 @@ impl History {
 }
 
 impl Lineage {
-    fn next(before: Option<&Self>, policy: &RoutingPolicy, rules: BTreeMap<String, Owners>) -> Self {
+    fn next(before: Option<&Self>, policy: &RoutingPolicy, rules: &BTreeMap<String, Owners>) -> Self {
         let meta = &policy.metadata;
         let uid = meta.uid.clone().unwrap_or_default();
         let generation = meta.generation.unwrap_or_default();
@@ -139,7 +139,7 @@ impl Lineage {
             Some(before) if before.generation == generation => before.clone(),
             Some(before) if before.generation + 1 == generation => {
                 let mut lineage = before.clone();
-                if lineage.eras.last().is_none_or(|last| last.rules != rules) {
+                if lineage.eras.last().is_none_or(|last| last.rules != *rules) {
                     lineage.eras.push(new());
                 }
                 lineage

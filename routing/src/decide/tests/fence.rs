@@ -228,7 +228,7 @@ struct Model {
     routers: Vec<Router>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     Edit([u32; 3]),
     /// The router takes what there is, or the next generation alone; it may hear of what is settled too.
@@ -338,7 +338,7 @@ proptest! {
     ) {
         let mut model = model();
         for event in events {
-            model.step(event.clone());
+            model.step(event);
             for (n, owners) in model.owners(true).iter().enumerate() {
                 prop_assert!(owners.len() <= 1, "key {n} is in {owners:?} after {event:?}");
             }
