@@ -24,6 +24,8 @@ pub const ANNOTATION_ADOPT_NAMESPACE: &str = "bulkhead.dev/adopt-namespace-uid";
 pub const FINALIZER_DRAIN: &str = "bulkhead.dev/drain";
 pub const COMPONENT_OPERATOR: &str = "operator";
 pub const COMPONENT_ROUTER: &str = "router";
+/// The Service through which cell-runtimes find routers that open tunnels; without one, cells get none.
+pub const COMPONENT_ROUTER_CONNECT: &str = "router-connect";
 pub const COMPONENT_CELL_RUNTIME: &str = "cell-runtime";
 pub const COMPONENT_WORKLOAD: &str = "workload";
 /// The Deployment, Service, ServiceAccount and Role of a cell's orchestrator, in the cell's namespace.
@@ -32,6 +34,9 @@ pub const CELL_RUNTIME: &str = "cell-runtime";
 pub const PORT_TRAFFIC: &str = "traffic";
 /// Port name on the cell-runtime Service for the health stream.
 pub const PORT_HEALTH: &str = "health";
+/// Port name for tunnels (CONNECT): on the cell-runtime Service, for the cell's own pods; on the routers' Service, for
+/// cell-runtimes.
+pub const PORT_CONNECT: &str = "connect";
 /// Longest name of a Cell; the namespace's name adds [`NAMESPACE_PREFIX`], and names of objects in it stay legal.
 pub const MAX_CELL_NAME: usize = 50;
 pub const NAMESPACE_PREFIX: &str = "cell-";

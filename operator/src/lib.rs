@@ -20,6 +20,7 @@ mod routing_status;
 mod running;
 mod stores;
 mod template;
+mod tunnels;
 mod unreadable;
 mod watches;
 mod writer;

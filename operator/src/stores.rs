@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bulkhead_crds::{Cell, CellTemplate, Destination, Router, RoutingPolicy, TrafficShift, names};
 use futures::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, DeserializeGuard, NamespaceResourceScope, PartialObjectMeta};
@@ -39,6 +39,8 @@ pub(crate) struct Stores {
     pub revisions: Store<ControllerRevision>,
     pub router_pods: Store<Pod>,
     pub api_server: Store<EndpointSlice>,
+    /// Through which cells find routers that open tunnels.
+    pub tunnels: Store<Service>,
     /// Only their metadata: a node writes its status all the time.
     pub nodes: Store<PartialObjectMeta<Node>>,
     /// Addresses of the cells' orchestrators.
@@ -101,7 +103,7 @@ impl Stores {
         let ours = || all().labels(&format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGER));
         let (cells, stream, cells_filled) = reflect(Api::<Guard<Cell>>::all(client.clone()), all(), ());
         let (every, of_template, of_revision) = (cells.clone(), cells.clone(), cells.clone());
-        let of_destination = cells.clone();
+        let (of_destination, with_destinations) = (cells.clone(), cells.clone());
         let follow =
             Follow { client, changes, filled: RefCell::new(vec![cells_filled]), tasks: RefCell::default() };
         // Only for the word of changes: whose a namespace is, is asked of the API server itself.
@@ -137,6 +139,12 @@ impl Stores {
                 all().labels("kubernetes.io/service-name=kubernetes"),
                 Tell::Nobody,
                 move |_: &EndpointSlice| every.state().iter().map(|cell| cell.name_any()).collect(),
+            ),
+            tunnels: follow.within(
+                config.router_namespace(),
+                all().labels(&format!("{}={}", names::LABEL_COMPONENT, names::COMPONENT_ROUTER_CONNECT)),
+                Tell::Routing,
+                move |_: &Service| cells_where(&with_destinations, |cell| !cell.spec.destinations.is_empty()),
             ),
             nodes: follow.all(all(), Tell::Nobody, |_: &PartialObjectMeta<Node>| Vec::new()),
             orchestrators: follow.all(
@@ -183,6 +191,7 @@ impl Stores {
             revisions: nothing(),
             router_pods: nothing(),
             api_server: nothing(),
+            tunnels: nothing(),
             nodes: nothing(),
             orchestrators: nothing(),
             objects: Vec::new(),

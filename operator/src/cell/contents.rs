@@ -30,6 +30,7 @@ pub(super) async fn apply(
         operator_namespace: context.config.namespace.clone(),
         router_namespace: context.config.router_namespace().to_owned(),
         api_server: observed.api_server.clone(),
+        tunnels: observed.tunnels,
     };
     let wanted = desired::objects(&valid, &installation, &context.kinds);
     let changes = changes_now(revision, report.step.as_ref(), observed.orchestrator().is_some());

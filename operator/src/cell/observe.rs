@@ -2,6 +2,7 @@
 //! when it is written is read again there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bulkhead_crds::{Cell, CellTemplate, TrafficShift, names};
@@ -17,7 +18,7 @@ use super::{Context, turn};
 use crate::orchestrators::Voices;
 use crate::revision::{self, Revision};
 use crate::routing_status::snapshot::Snapshot;
-use crate::stores;
+use crate::{stores, tunnels};
 
 /// Everything that a reconcile of one Cell looks at.
 #[derive(Default)]
@@ -37,6 +38,8 @@ pub(crate) struct Observed {
     /// What the cell's orchestrators say; None before they have addresses.
     pub voices: Option<Voices>,
     pub api_server: Vec<ApiServer>,
+    /// Where routers open tunnels, for a Cell that names a Destination of kind `connect`.
+    pub tunnels: Option<SocketAddr>,
     pub nodes: Vec<Arc<PartialObjectMeta<Node>>>,
     /// The longest drain time-out of any Router, in milliseconds.
     pub drain_timeout_ms: i64,
@@ -80,6 +83,7 @@ pub(crate) async fn observe(context: &Context, cell: &Cell) -> kube::Result<Obse
         snapshot: context.snapshot.borrow().clone(),
         voices: context.voices.borrow().cells.get(cell.name()).cloned(),
         api_server: api_server(context),
+        tunnels: tunnels(context, cell),
         nodes: stores.nodes.state(),
         drain_timeout_ms: drain_timeout_ms(context),
         pods: Vec::new(),
@@ -169,6 +173,12 @@ fn api_server(context: &Context) -> Vec<ApiServer> {
     found.sort();
     found.dedup();
     found
+}
+
+fn tunnels(context: &Context, cell: &Cell) -> Option<SocketAddr> {
+    let destinations = stores::readable(&context.stores.destinations);
+    let address = || tunnels::address(&context.stores.tunnels.state());
+    tunnels::may_have(cell, &destinations).then(address).flatten()
 }
 
 fn drain_timeout_ms(context: &Context) -> i64 {

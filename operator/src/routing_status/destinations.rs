@@ -2,18 +2,19 @@
 //! about messages that come twice.
 
 use bulkhead_crds::destination::DuplicateCheckType;
-use bulkhead_crds::{Destination, DestinationSpec, DestinationStatus};
+use bulkhead_crds::{Destination, DestinationSpec, DestinationStatus, names};
 use bulkhead_protocol::Reason;
 use bulkhead_routing::table::{DestinationVerdict, Outcome};
 
+use super::World;
 use super::policies::{not_accepted, programmed};
-use super::snapshot::{Snapshot, Wanted};
+use super::snapshot::Wanted;
 use crate::conditions::{Statement, state, statement};
 
 pub(super) fn status(
     destination: &Destination,
     verdict: Option<&DestinationVerdict>,
-    snapshot: &Snapshot,
+    world: &World,
     now: &str,
 ) -> DestinationStatus {
     let generation = destination.metadata.generation;
@@ -29,17 +30,18 @@ pub(super) fn status(
         None => statement("Accepted", false, "NoRouter", "there is no Router that could send to it"),
     };
     let programmed = if accepted.status == true.into() {
-        programmed(&snapshot.progress(None, wanted), &[], wanted.generation)
+        programmed(&world.snapshot.progress(None, wanted), &[], wanted.generation)
     } else {
         not_accepted()
     };
     let first_open = [&accepted, &programmed].into_iter().find(|one| one.status != true.into());
-    let unavailable = snapshot.unavailable(name);
+    let unavailable = world.snapshot.unavailable(name);
     let ready = match first_open {
         Some(open) => statement("Ready", false, open.reason.clone(), open.message.clone()),
         None if !unavailable.is_empty() => {
             statement("Ready", false, Reason::DestinationUnavailable.as_str(), unavailable.join("; "))
         }
+        None if destination.spec.connect.is_some() => ready_for_tunnels(world.tunnels),
         None => statement("Ready", true, "Ready", "every router sends to it for the cells that name it"),
     };
     let checked = duplicate_checked(&destination.spec);
@@ -49,6 +51,24 @@ pub(super) fn status(
         observed_generation: generation,
         conditions: state(last, statements, generation, now),
     }
+}
+
+/// Of one that every router serves: cells have to find the routers too.
+fn ready_for_tunnels(found: bool) -> Statement {
+    if found {
+        return statement(
+            "Ready",
+            true,
+            "Ready",
+            "every router opens tunnels to it for the cells that name it",
+        );
+    }
+    let text = format!(
+        "no Service with {}={} leads cells to routers that open tunnels: set router.connect.enabled=true in the chart's values",
+        names::LABEL_COMPONENT,
+        names::COMPONENT_ROUTER_CONNECT
+    );
+    statement("Ready", false, "NoTunnels", text)
 }
 
 /// Whether a message that comes twice is executed once; not stated where messages have no effects. It is no part of
@@ -93,7 +113,7 @@ mod tests {
     use bulkhead_protocol::serving::ObjectVersion;
     use serde_json::{Value, json};
 
-    use super::super::snapshot::RouterPod;
+    use super::super::snapshot::{RouterPod, Snapshot};
     use super::*;
     use crate::fixture;
 
@@ -125,7 +145,8 @@ mod tests {
         expected: &str,
     ) -> DestinationStatus {
         let spec = json!({"http": {}, "endpoints": ["visa:443"], "duplicateCheck": {"type": "None"}});
-        let status = status(&destination(spec), verdict, &Snapshot { asked: true, routers }, "now");
+        let world = World { snapshot: Arc::new(Snapshot { asked: true, routers }), ..World::default() };
+        let status = status(&destination(spec), verdict, &world, "now");
         let ready = find(&status.conditions, "Ready").expect("is stated");
         assert_eq!(ready.reason, expected, "{status:?}");
         assert_eq!(ready.status, (expected == "Ready").into(), "{status:?}");
@@ -136,8 +157,18 @@ mod tests {
     #[test]
     fn it_is_ready_once_every_router_serves_this_generation() {
         let check = |verdict: Option<DestinationVerdict>, routers: Vec<RouterPod>, expected: &str| {
-            let status = check(verdict.as_ref(), routers, expected);
+            let status = check(verdict.as_ref(), routers.clone(), expected);
             assert_eq!(is_true(&status.conditions, "Programmed"), expected == "Ready", "{status:?}");
+            let connect = destination(json!({"connect": {}, "endpoints": ["visa:443"]}));
+            let snapshot = Arc::new(Snapshot { asked: true, routers });
+            let without = if expected == "Ready" { "NoTunnels" } else { expected };
+            for (tunnels, expected) in [(true, expected), (false, without)] {
+                let world = World { snapshot: Arc::clone(&snapshot), tunnels, ..World::default() };
+                let status = super::status(&connect, verdict.as_ref(), &world, "now");
+                let ready = find(&status.conditions, "Ready").expect("is stated");
+                assert_eq!(ready.reason, expected, "{status:?}");
+                assert_eq!(is_true(&status.conditions, "Ready"), expected == "Ready", "{status:?}");
+            }
         };
         let accepted = || Some(verdict(true));
         check(accepted(), vec![router("r-0", 2), router("r-1", 3)], "Ready");

@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use crate::cell::{Context, shift};
 use crate::stores::{Guard, readable};
 use crate::writer::Error;
-use crate::{clock, kinds};
+use crate::{clock, kinds, tunnels};
 use forbidden::{Asked, Forbidden};
 use verdicts::{Judged, Verdicts};
 
@@ -50,6 +50,8 @@ struct World {
     shifts: Vec<TrafficShift>,
     destinations: Vec<Destination>,
     snapshot: Arc<snapshot::Snapshot>,
+    /// Cells find routers that open tunnels.
+    tunnels: bool,
 }
 
 /// What was last written of each object, so that a store that lags behind does not make us write it again.
@@ -85,6 +87,7 @@ pub(crate) async fn run(
             shifts: readable(&context.stores.shifts),
             destinations: readable(&context.stores.destinations),
             snapshot: snapshots.borrow_and_update().clone(),
+            tunnels: tunnels::address(&context.stores.tunnels.state()).is_some(),
         };
         let (open, failed) = pass(&context, &world, &mut memory, monotonic.millis()).await;
         pending.send_if_modified(|last| std::mem::replace(last, open) != open);
@@ -149,7 +152,7 @@ fn plan<'a>(world: &'a World, verdicts: &Verdicts, at: Timestamp) -> Vec<Planned
     }
     for destination in &world.destinations {
         let verdict = destinations.get(&destination.name_any());
-        let status = destinations::status(destination, verdict, snapshot, &now);
+        let status = destinations::status(destination, verdict, world, &now);
         planned.push(Planned::new(destination, destination.status.as_ref(), &status, &status.conditions));
     }
     planned

@@ -1,5 +1,7 @@
 //! The cell's orchestrator: two pods that front every entry, and all that they need. What they do is the cell-runtime's.
 
+use std::net::SocketAddr;
+
 use bulkhead_crds::names;
 use serde_json::{Value, json};
 
@@ -8,11 +10,14 @@ use crate::cell::validate::ValidCell;
 
 const TRAFFIC_PORT: u16 = 8080;
 const HEALTH_PORT: u16 = 8081;
+/// Where the cell's own pods ask for tunnels; 8082 is the routers'.
+const CONNECT_PORT: u16 = 8083;
 const ADMIN_PORT: u16 = 9090;
 const REPLICAS: u32 = 2;
 
-pub(super) fn objects(cell: &ValidCell) -> Vec<Value> {
-    let configuration = configuration(cell);
+pub(super) fn objects(cell: &ValidCell, tunnels: Option<SocketAddr>) -> Vec<Value> {
+    let configuration = configuration(cell, tunnels);
+    let ports = ports(tunnels);
     vec![
         json!({
             "apiVersion": "v1",
@@ -43,14 +48,14 @@ pub(super) fn objects(cell: &ValidCell) -> Vec<Value> {
             "metadata": metadata(),
             "data": {"config.yaml": configuration},
         }),
-        service(),
+        service(&ports),
         json!({
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
             "metadata": metadata(),
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector()}},
         }),
-        deployment(cell, &configuration),
+        deployment(cell, &configuration, &ports),
     ]
 }
 
@@ -62,8 +67,16 @@ fn selector() -> Value {
     json!({names::LABEL_COMPONENT: names::COMPONENT_CELL_RUNTIME})
 }
 
-/// Headless, and with the addresses of pods that are not ready: routers judge by the health stream, not by Kubernetes.
-fn service() -> Value {
+/// Name and number of what others than probes and Prometheus connect to.
+fn ports(tunnels: Option<SocketAddr>) -> Vec<(&'static str, u16)> {
+    let always = [(names::PORT_TRAFFIC, TRAFFIC_PORT), (names::PORT_HEALTH, HEALTH_PORT)];
+    always.into_iter().chain(tunnels.map(|_| (names::PORT_CONNECT, CONNECT_PORT))).collect()
+}
+
+/// Headless, and with the addresses of pods that are not ready: routers judge by the health stream, not by Kubernetes, and a
+/// service may need a tunnel to become ready.
+fn service(ports: &[(&str, u16)]) -> Value {
+    let port = |(name, port): &(&str, u16)| json!({"name": name, "port": port, "protocol": "TCP", "targetPort": name});
     json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -72,16 +85,13 @@ fn service() -> Value {
             "clusterIP": "None",
             "publishNotReadyAddresses": true,
             "selector": selector(),
-            "ports": [
-                {"name": names::PORT_TRAFFIC, "port": TRAFFIC_PORT, "protocol": "TCP", "targetPort": names::PORT_TRAFFIC},
-                {"name": names::PORT_HEALTH, "port": HEALTH_PORT, "protocol": "TCP", "targetPort": names::PORT_HEALTH},
-            ],
+            "ports": ports.iter().map(port).collect::<Vec<_>>(),
         },
     })
 }
 
 /// What the cell-runtime reads: the part of the recipe that is about services, and the Cell's capacity and destinations.
-fn configuration(cell: &ValidCell) -> String {
+fn configuration(cell: &ValidCell, tunnels: Option<SocketAddr>) -> String {
     let template = &cell.revision.recipe.template;
     let mut configuration = json!({
         "cell": cell.name,
@@ -100,14 +110,17 @@ fn configuration(cell: &ValidCell) -> String {
     if !cell.destinations.is_empty() {
         configuration["destinations"] = json!(cell.destinations);
     }
+    if let Some(routers) = tunnels {
+        configuration["connect"] = json!({"listen": format!("0.0.0.0:{CONNECT_PORT}"), "routers": [routers]});
+    }
     // JSON is YAML, and the same for the same value.
     serde_yaml::to_string(&configuration).unwrap_or_else(|_| configuration.to_string())
 }
 
-fn deployment(cell: &ValidCell, configuration: &str) -> Value {
+fn deployment(cell: &ValidCell, configuration: &str, ports: &[(&str, u16)]) -> Value {
     let mut labels = json!(pod_labels(cell, names::COMPONENT_CELL_RUNTIME));
     labels["app.kubernetes.io/name"] = json!(names::CELL_RUNTIME);
-    let mut spec = pod_spec(cell);
+    let mut spec = pod_spec(cell, ports);
     place(cell, &mut spec);
     json!({
         "apiVersion": "apps/v1",
@@ -129,7 +142,7 @@ fn deployment(cell: &ValidCell, configuration: &str) -> Value {
     })
 }
 
-fn pod_spec(cell: &ValidCell) -> Value {
+fn pod_spec(cell: &ValidCell, ports: &[(&str, u16)]) -> Value {
     json!({
         "serviceAccountName": names::CELL_RUNTIME,
         "automountServiceAccountToken": true,
@@ -147,12 +160,14 @@ fn pod_spec(cell: &ValidCell) -> Value {
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": selector()},
         }],
-        "containers": [container(cell)],
+        "containers": [container(cell, ports)],
         "volumes": [{"name": "configuration", "configMap": {"name": names::CELL_RUNTIME}}],
     })
 }
 
-fn container(cell: &ValidCell) -> Value {
+fn container(cell: &ValidCell, ports: &[(&str, u16)]) -> Value {
+    let port = |(name, port): &(&str, u16)| json!({"name": name, "containerPort": port, "protocol": "TCP"});
+    let ports: Vec<_> = ports.iter().chain(&[("admin", ADMIN_PORT)]).map(port).collect();
     let field = |path: &str| json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
     let probe = |path: &str, period: u32| {
         json!({"httpGet": {"path": path, "port": "admin", "scheme": "HTTP"}, "periodSeconds": period,
@@ -173,11 +188,7 @@ fn container(cell: &ValidCell) -> Value {
             {"name": "POD_NAME", "valueFrom": field("metadata.name")},
             {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
         ],
-        "ports": [
-            {"name": names::PORT_TRAFFIC, "containerPort": TRAFFIC_PORT, "protocol": "TCP"},
-            {"name": names::PORT_HEALTH, "containerPort": HEALTH_PORT, "protocol": "TCP"},
-            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
-        ],
+        "ports": ports,
         "livenessProbe": probe("/livez", 5),
         "readinessProbe": probe("/readyz", 1),
         // No CPU limit: a throttled orchestrator would miss its own heartbeats.

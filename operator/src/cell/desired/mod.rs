@@ -8,6 +8,7 @@ mod quota;
 mod workload;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use bulkhead_crds::names;
 use kube::core::ApiResource;
@@ -57,13 +58,15 @@ impl Key {
     }
 }
 
-/// What of the installation goes into the walls of cells. What goes into their pods is part of the recipe.
+/// What of the installation goes into a cell, besides its recipe.
 #[derive(Clone, Debug)]
 pub(crate) struct Installation {
     pub operator_namespace: String,
     pub router_namespace: String,
     /// Addresses and ports of the API server, as cells may reach it.
     pub api_server: Vec<ApiServer>,
+    /// Where routers open tunnels, for a cell that names a Destination of kind `connect`: [`crate::tunnels`].
+    pub tunnels: Option<SocketAddr>,
 }
 
 /// One way to the API server: a CIDR, and a port where it is known.
@@ -77,7 +80,7 @@ pub(crate) struct ApiServer {
 pub(crate) fn objects(cell: &ValidCell, installation: &Installation, kinds: &Kinds) -> Vec<Object> {
     let walls = quota::objects(cell).into_iter().chain(policies::objects(installation));
     let mut objects: Vec<Object> = walls.filter_map(|value| object(cell, value, None, kinds)).collect();
-    let runtime = cell_runtime::objects(cell).into_iter();
+    let runtime = cell_runtime::objects(cell, installation.tunnels).into_iter();
     objects
         .extend(runtime.filter_map(|value| object(cell, value, Some(names::COMPONENT_CELL_RUNTIME), kinds)));
     let autoscaled = workload::autoscaled(&cell.objects, kinds);
@@ -258,6 +261,7 @@ mod tests {
             operator_namespace: "bulkhead-system".to_owned(),
             router_namespace: "bulkhead-system".to_owned(),
             api_server: vec![ApiServer { cidr: "172.18.0.2/32".to_owned(), port: Some(6443) }],
+            tunnels: None,
         }
     }
 
@@ -319,11 +323,41 @@ mod tests {
         let mut other = cell();
         other.destinations.pop();
         let second = objects(&other, &installation(), &Kinds::new(&[]));
+        let changed = changed(&second);
+        let changed: Vec<_> = changed.iter().map(|object| object.resource.kind.as_str()).collect();
+        assert_eq!(changed, ["ConfigMap", "Deployment"]);
+    }
+
+    #[test]
+    fn tunnels_are_a_door_for_the_orchestrator_and_a_port_of_it_and_nothing_else() {
+        let tunnels = Some(([10, 96, 0, 9], 8082).into());
+        let second = objects(&cell(), &Installation { tunnels, ..installation() }, &Kinds::new(&[]));
+        let changed = changed(&second);
+        let [wall, configuration, service, deployment] = &changed[..] else { panic!("{changed:?}") };
+
+        assert_eq!(wall.name, "to-routers");
+        let door = &wall.value["spec"]["egress"];
+        assert_eq!(door[0]["ports"], json!([{"protocol": "TCP", "port": 8082}]));
+        assert_eq!(door[0]["to"][0]["podSelector"]["matchLabels"][names::LABEL_COMPONENT], "router");
+        let who = &wall.value["spec"]["podSelector"]["matchLabels"][names::LABEL_COMPONENT];
+        assert_eq!(who, names::COMPONENT_CELL_RUNTIME);
+
+        let text = configuration.value["data"]["config.yaml"].as_str().expect("is text");
+        let read: Value = serde_yaml::from_str(text).expect("is YAML");
+        assert_eq!(read["connect"], json!({"listen": "0.0.0.0:8083", "routers": ["10.96.0.9:8082"]}));
+        assert_eq!(service.value["spec"]["ports"][2]["port"], 8083);
+        let container = &deployment.value["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(
+            container["ports"][2],
+            json!({"name": "connect", "containerPort": 8083, "protocol": "TCP"})
+        );
+    }
+
+    /// Of those, the objects that are not as they are made without any change.
+    fn changed(second: &[Object]) -> Vec<&Object> {
         let made = made();
-        let changed = made.iter().zip(&second).filter(|(first, second)| first != second);
-        let changed: Vec<_> = changed.map(|(first, _)| (first.resource.kind.as_str(), &first.name)).collect();
-        let runtime = names::CELL_RUNTIME.to_owned();
-        assert_eq!(changed, [("ConfigMap", &runtime), ("Deployment", &runtime)]);
+        assert_eq!(made.len(), second.len());
+        second.iter().zip(&made).filter(|(second, first)| second != first).map(|(second, _)| second).collect()
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
         policy("dns", &dns()),
         policy("from-routers", &from_routers(installation)),
         policy("to-api-server", &to_api_server(&installation.api_server)),
+        policy("to-routers", &to_routers(installation)),
     ]
 }
 
@@ -71,13 +72,15 @@ fn dns() -> Value {
     })
 }
 
+/// Pods of one part of Bulkhead, and no others of its namespace.
+fn peer(namespace_name: &str, component: &str) -> Value {
+    json!({
+        "namespaceSelector": namespace(namespace_name),
+        "podSelector": {"matchLabels": {names::LABEL_COMPONENT: component}},
+    })
+}
+
 fn from_routers(installation: &Installation) -> Value {
-    let peer = |namespace_name: &str, component: &str| {
-        json!({
-            "namespaceSelector": namespace(namespace_name),
-            "podSelector": {"matchLabels": {names::LABEL_COMPONENT: component}},
-        })
-    };
     json!({
         "podSelector": runtime_pods(),
         "policyTypes": ["Ingress"],
@@ -105,6 +108,23 @@ fn to_api_server(addresses: &[ApiServer]) -> Value {
     json!({"podSelector": runtime_pods(), "policyTypes": ["Egress"], "egress": rules})
 }
 
+/// To the pods, since policies see addresses after the Service's translation. Where a cell has no tunnels it opens nothing, and
+/// is there all the same: a cell that waits for its turn gets its walls and nothing is removed there, so that this door has to
+/// close by an edit.
+fn to_routers(installation: &Installation) -> Value {
+    let rules: Vec<Value> = installation
+        .tunnels
+        .iter()
+        .map(|routers| {
+            json!({
+                "to": [peer(&installation.router_namespace, names::COMPONENT_ROUTER)],
+                "ports": [{"protocol": "TCP", "port": routers.port()}],
+            })
+        })
+        .collect();
+    json!({"podSelector": runtime_pods(), "policyTypes": ["Egress"], "egress": rules})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +137,7 @@ mod tests {
                 ApiServer { cidr: "172.18.0.2/32".to_owned(), port: Some(6443) },
                 ApiServer { cidr: "10.0.0.0/24".to_owned(), port: None },
             ],
+            tunnels: Some(([10, 96, 0, 9], 8082).into()),
         }
     }
 
