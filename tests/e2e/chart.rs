@@ -196,15 +196,54 @@ fn no_container_has_a_cpu_limit_unless_values_give_it_one() {
 }
 
 #[test]
-fn no_listener_takes_the_admin_port() {
+fn no_listener_takes_the_admin_port_or_that_of_tunnels() {
     let (world, _turn) = World::enter();
-    let listener = |port| {
-        let port = format!("router.listeners[0].port={port}");
-        render(world, &["router.listeners[0].name=http", "router.listeners[0].protocol=HTTP", &port])
+    let listener = |port, tunnels| {
+        let (port, tunnels) =
+            (format!("router.listeners[0].port={port}"), format!("router.connect.enabled={tunnels}"));
+        render(
+            world,
+            &["router.listeners[0].name=http", "router.listeners[0].protocol=HTTP", &port, &tunnels],
+        )
     };
-    listener(9091).expect("renders");
-    let refusal = format!("{:#}", listener(9090).expect_err("the admin port"));
-    assert!(refusal.contains("admin port"), "{refusal}");
+    listener(9091, true).expect("renders");
+    listener(8082, false).expect("renders");
+    for (port, words) in [(9090, "admin port"), (8082, "where routers take tunnels")] {
+        let refusal = format!("{:#}", listener(port, true).expect_err(words));
+        assert!(refusal.contains(words), "{refusal}");
+    }
+}
+
+#[test]
+fn orchestrators_alone_find_and_reach_the_routers_tunnels_and_without_them_there_is_no_trace() {
+    let (world, _turn) = World::enter();
+    let objects = render(world, &[]).expect("renders");
+    let service = find(&objects, "Service", "bulkhead-router-connect");
+    assert_eq!(service["metadata"]["labels"]["bulkhead.dev/component"], "router-connect");
+    let port = &service["spec"]["ports"][0];
+    assert_eq!(
+        (&port["name"], &port["port"]),
+        (&"connect".into(), &8082.into()),
+        "as the operator looks for it"
+    );
+    let container =
+        &find(&objects, "StatefulSet", "bulkhead-router")["spec"]["template"]["spec"]["containers"][0];
+    assert!(container["args"].to_string().contains("--connect-address=0.0.0.0:8082"), "{container}");
+    let named = serde_json::json!({"name": port["targetPort"], "containerPort": port["port"]});
+    assert!(container["ports"].as_array().expect("a list").contains(&named), "{container}");
+
+    let rules = &find(&objects, "NetworkPolicy", "bulkhead-router")["spec"]["ingress"];
+    let to_tunnels = |rule: &&Value| rule["ports"][0]["port"] == port["port"];
+    let rule = rules.as_array().expect("a list").iter().find(to_tunnels).expect("a rule for tunnels");
+    let only = serde_json::json!([{
+        "namespaceSelector": {"matchExpressions": [{"key": "bulkhead.dev/cell", "operator": "Exists"}]},
+        "podSelector": {"matchLabels": {"bulkhead.dev/component": "cell-runtime"}},
+    }]);
+    assert_eq!((&rule["from"], rule["ports"].as_array().map(Vec::len)), (&only, Some(1)));
+
+    let without = render(world, &["router.connect.enabled=false"]).expect("renders");
+    let text = Value::from(without).to_string();
+    assert!(!text.contains("8082") && !text.contains("router-connect"), "{text}");
 }
 
 #[test]
@@ -217,6 +256,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("router.drainTimeout=soon", "drainTimeout"),
         ("router.ledger.window=long", "window"),
         ("router.ledger.persistence.size=big", "size"),
+        ("router.connect.enabled=maybe", "connect"),
         ("router.clusterNetworks={all}", "clusterNetworks"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("extraKinds[0].kind=DaemonSet", "extraKinds"),
