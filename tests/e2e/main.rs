@@ -21,6 +21,7 @@ mod shares;
 mod soak;
 mod steady;
 mod transactions;
+mod tunnels;
 mod uninstall;
 mod volumes;
 mod walls;

@@ -6,9 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use bulkhead_process::Connector;
+use bulkhead_process::tunnel::{self, Answer};
 use bulkhead_samples::dns::{self, Transport};
 use bulkhead_samples::probe::{self, Seen};
+use http::HeaderMap;
 use nix::sched::{CloneFlags, setns};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 
 use crate::pods::Pod;
@@ -16,6 +20,8 @@ use crate::world::World;
 
 /// Neighbours answer in milliseconds, so that silence for this long is a block.
 const SILENCE: Duration = Duration::from_secs(1);
+/// What goes through other hands on its way is given up after this long.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A network namespace of this machine.
 #[derive(Clone, Debug)]
@@ -80,6 +86,16 @@ impl Network {
         self.inside(|| runtime()?.block_on(dns::resolve(server, name, transport, SILENCE)))
     }
 
+    /// Asks the proxy for a tunnel from there, as a client with HTTPS_PROXY does: status and words of its refusal, or 200 and
+    /// what came back through the tunnel for `words`.
+    ///
+    /// # Errors
+    /// When there is no answer, or the tunnel breaks.
+    pub fn tunnel(&self, proxy: SocketAddr, target: &str, words: &str) -> Result<(u16, String)> {
+        let said = async { tokio::time::timeout(PATIENCE, through(proxy, target, words)).await };
+        self.inside(|| runtime()?.block_on(said).with_context(|| format!("{proxy} is silent"))?)
+    }
+
     /// Sends back every datagram that reaches this port there, until the test ends.
     ///
     /// # Errors
@@ -98,6 +114,19 @@ impl Network {
     fn tries(&self, attempt: impl Future<Output = Seen> + Send) -> Result<()> {
         self.inside(|| runtime()?.block_on(attempt).map(drop).map_err(|why| anyhow!(why)))
     }
+}
+
+async fn through(proxy: SocketAddr, target: &str, words: &str) -> Result<(u16, String)> {
+    let connection = Connector::plain().connect(proxy, SILENCE).await.with_context(|| proxy.to_string())?;
+    let mut stream = match tunnel::ask(connection, target, HeaderMap::new()).await? {
+        Answer::Open(stream) => stream,
+        Answer::Refused(refusal) => return Ok((refusal.status().as_u16(), refusal.into_body())),
+    };
+    stream.write_all(words.as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard).await?;
+    Ok((200, heard))
 }
 
 fn runtime() -> Result<Runtime> {
