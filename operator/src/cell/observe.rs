@@ -226,6 +226,10 @@ async fn failures(context: &Context, namespace: &str) -> kube::Result<Vec<String
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_crds::Destination;
+    use kube::core::DeserializeGuard;
+    use serde_json::json;
+
     use super::*;
     use crate::fixture;
     use crate::revision::Recipe;
@@ -253,5 +257,27 @@ mod tests {
         let observed = observe(&context, &cell).await.expect("is seen");
         assert_eq!(turn::current(&cell, &observed), Some(&own));
         assert_eq!(observed.revisions.len(), 2, "and no other of a template that it does not name");
+    }
+    #[tokio::test]
+    async fn the_way_to_tunnels_is_seen_only_for_a_cell_that_names_a_destination_behind_them() {
+        let check = async |kind: &str, named: &[&str], expected: Option<&str>| {
+            let (client, _) = fixture::api_server(|_| None);
+            let mut context = fixture::context(client);
+            let mut stores = Stores::empty();
+            let spec = json!({kind: {}, "endpoints": ["there:443"]});
+            let destination = Destination::new("keys", serde_json::from_value(spec).expect("is one"));
+            stores.destinations = fixture::store([DeserializeGuard(Ok(destination))]);
+            let service = json!({"metadata": {"name": "routers", "namespace": "bulkhead-system"},
+                                 "spec": {"clusterIP": "10.96.0.9", "ports": [{"name": "connect", "port": 8082}]}});
+            stores.tunnels = fixture::store([serde_json::from_value(service).expect("is one")]);
+            context.stores = Arc::new(stores);
+            let mut cell = fixture::cell();
+            cell.spec.destinations = named.iter().map(|name| (*name).to_owned()).collect();
+            let observed = observe(&context, &cell).await.expect("is seen");
+            assert_eq!(observed.tunnels.map(|address| address.to_string()).as_deref(), expected);
+        };
+        check("connect", &["keys"], Some("10.96.0.9:8082")).await;
+        check("http", &["keys"], None).await;
+        check("connect", &[], None).await;
     }
 }
