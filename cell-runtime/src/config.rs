@@ -256,11 +256,15 @@ services:
 - {name: web, port: 8080, readinessPath: /readyz, minReady: 2, required: true}
 - {name: audit, port: 8080, required: false}
 capacity: {inFlight: 200}
+connect: {listen: '0.0.0.0:8083', routers: ['10.96.0.9:8082']}
 ";
         let config: CellConfig = serde_yaml::from_str(text).expect("parses");
         assert_eq!(config.validate().err(), None);
         assert_eq!((config.services[0].min_ready, config.services[1].min_ready), (2, 1));
         assert_eq!(config.services[1].readiness_path, "/readyz");
         assert_eq!(config.capacity.and_then(|capacity| capacity.in_flight), Some(200));
+        let connect =
+            Connect { listen: ([0, 0, 0, 0], 8083).into(), routers: vec!["10.96.0.9:8082".to_owned()] };
+        assert_eq!(config.connect, Some(connect));
     }
 }
