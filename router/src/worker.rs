@@ -80,21 +80,24 @@ pub(crate) struct LocalCell {
 }
 
 /// A transaction counted in its rule's budget for as long as this lives.
-pub(crate) struct RuleUse(Rc<RefCell<Budget>>);
+pub(crate) struct RuleUse {
+    budget: Rc<RefCell<Budget>>,
+    clock: Monotonic,
+}
 
 impl RuleUse {
     pub(crate) fn has_token(&self) -> bool {
-        self.0.borrow().has_token()
+        self.budget.borrow().has_token()
     }
 
     pub(crate) fn take(&self) {
-        self.0.borrow_mut().take();
+        self.budget.borrow_mut().take();
     }
 }
 
 impl Drop for RuleUse {
     fn drop(&mut self) {
-        self.0.borrow_mut().end();
+        self.budget.borrow_mut().end(self.clock.millis());
     }
 }
 
@@ -248,7 +251,7 @@ impl Worker {
             None => Rc::clone(budgets.entry(rule.id.clone()).or_default()),
         };
         budget.borrow_mut().begin();
-        RuleUse(budget)
+        RuleUse { budget, clock: self.shared.clock }
     }
 
     /// Has the table hold the connections to its pods, also of cells that no request has asked for since it came.

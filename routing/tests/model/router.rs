@@ -191,7 +191,7 @@ impl Router {
         }
         hands.withdraw();
         self.in_flight.borrow_mut().remove(&id);
-        self.budget.borrow_mut().end();
+        self.budget.borrow_mut().end(self.world.now());
         if let Ok(result) = result {
             transaction.told.change(|told| *told = Some(self.told(result)));
         }
