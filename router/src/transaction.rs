@@ -323,8 +323,8 @@ impl Transaction {
         self.worker.metrics().failed_attempt(&cell.live.name, failure.reason());
         self.tried.pod(Rc::clone(&at.place.pool));
         let next = restart::decide(&self.situation(&at, cell, failure, stage));
-        if let (Next::AnotherCell, Stage::Restartable, Failure::GivenBack(_) | Failure::Unknown(_)) =
-            (next, stage, failure)
+        if (next, stage) == (Next::AnotherCell, Stage::Restartable)
+            && failure.costs()
             && let Some(in_rule) = &self.in_rule
         {
             in_rule.take();

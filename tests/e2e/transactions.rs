@@ -44,7 +44,7 @@ fn killing_every_pod_of_a_cell_loses_no_payment_and_makes_none_twice() {
     let (world, _turn) = World::enter();
     let payments = Payments::new(world);
     payments.unchecked_and_slow();
-    let load = load(routers(world).expect("routers"), 200);
+    let load = load(routers(world).expect("routers"), 50);
     for cell in CELLS {
         load.wait_for(Duration::from_secs(10), cell).expect("both cells have payments under way");
     }
@@ -71,7 +71,7 @@ fn a_node_that_dies_loses_no_payment_of_the_routers_that_are_left_and_makes_none
     left.retain(|router| router.node != node);
     let addresses: Vec<_> = left.iter().map(|router| router.at(8_080).expect("an address")).collect();
     assert!(!addresses.is_empty(), "a router is on the node that stays");
-    let load = load(addresses, 200);
+    let load = load(addresses, 50);
     for cell in CELLS {
         load.wait_for(Duration::from_secs(10), cell).expect("both cells have payments under way");
     }

@@ -32,6 +32,12 @@ impl Failure {
         }
     }
 
+    /// Whether another attempt costs a token of the budget. What nobody worked on loaded nobody, so that it cannot multiply
+    /// anything.
+    pub fn costs(self) -> bool {
+        self.may_have_effects()
+    }
+
     pub fn may_have_effects(self) -> bool {
         match self {
             Self::NotProcessed(_) => false,
@@ -110,8 +116,7 @@ fn start_over(now: &Situation) -> Next {
     if matches!(now.failure, Failure::NotProcessed(_)) && now.other_pods {
         return Next::AnotherPod;
     }
-    // What was not processed loaded nobody, so it cannot multiply anything and costs no token.
-    let afforded = now.budget || matches!(now.failure, Failure::NotProcessed(_));
+    let afforded = now.budget || !now.failure.costs();
     if now.attempts < now.max_attempts && afforded { Next::AnotherCell } else { Next::Answer }
 }
 
@@ -175,6 +180,9 @@ mod tests {
         check(given(Reason::Draining), Next::AnotherCell);
         check(given(Reason::ServiceFailed), Next::Answer);
         check(Situation { idempotent: true, ..given(Reason::ServiceFailed) }, Next::AnotherCell);
+        // Nobody worked on it.
+        check(Situation { budget: false, ..given(Reason::ServiceNotReady) }, Next::AnotherCell);
+        check(Situation { idempotent: true, budget: false, ..given(Reason::ServiceFailed) }, Next::Answer);
     }
 
     #[test]
