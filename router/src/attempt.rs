@@ -169,6 +169,10 @@ pub(crate) async fn attempt(
             pool.give_back(connection, clock.millis());
             return Err(Failed { failure: None, body: Some(body) });
         }
+        if terms.chosen_from.is_some() {
+            // The newest table sends here, whatever one before it asked back.
+            pool.set_recalled(None);
+        }
         let left = until.saturating_sub(clock.elapsed());
         let mut sent =
             connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
