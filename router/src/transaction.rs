@@ -324,7 +324,7 @@ impl Transaction {
         self.tried.pod(Rc::clone(&at.place.pool));
         let next = restart::decide(&self.situation(&at, cell, failure, stage));
         if (next, stage) == (Next::AnotherCell, Stage::Restartable)
-            && failure.costs()
+            && failure.may_have_effects()
             && let Some(in_rule) = &self.in_rule
         {
             in_rule.take();

@@ -32,12 +32,8 @@ impl Failure {
         }
     }
 
-    /// Whether another attempt costs a token of the budget. What nobody worked on loaded nobody, so that it cannot multiply
-    /// anything.
-    pub fn costs(self) -> bool {
-        self.may_have_effects()
-    }
-
+    /// Whether somebody may have worked on it. Only then does another attempt cost a token of the budget: what loaded nobody
+    /// cannot multiply anything.
     pub fn may_have_effects(self) -> bool {
         match self {
             Self::NotProcessed(_) => false,
@@ -116,7 +112,7 @@ fn start_over(now: &Situation) -> Next {
     if matches!(now.failure, Failure::NotProcessed(_)) && now.other_pods {
         return Next::AnotherPod;
     }
-    let afforded = now.budget || !now.failure.costs();
+    let afforded = now.budget || !now.failure.may_have_effects();
     if now.attempts < now.max_attempts && afforded { Next::AnotherCell } else { Next::Answer }
 }
 
