@@ -18,6 +18,7 @@ pub(crate) mod status;
 mod turn;
 mod update;
 pub(crate) mod validate;
+mod way_down;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,8 @@
 //! TrafficShifts laid over a table: those of cells beside the cell, those of rules beside the rule, each with its end.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
 
 use bulkhead_crds::cell::CellState;

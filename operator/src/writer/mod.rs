@@ -1,10 +1,12 @@
 //! The one way to write to the cluster: every call checks at that moment that this process leads, and is counted.
 //! What to write is decided elsewhere.
 
+mod error;
+mod event;
+
 use bulkhead_crds::{Condition, names};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{
     Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
@@ -13,67 +15,11 @@ use kube::core::ApiResource;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 
-use crate::clock;
+use error::failed;
+pub(crate) use error::{Error, code};
+use event::event;
+
 use crate::lease::Leadership;
-
-/// The API's limit for the note of an Event, in bytes; a longer one loses the whole Event.
-const MAX_NOTE: usize = 1024;
-
-/// Why a write did not happen.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("this process no longer holds the lease, so it does not write {object}")]
-    NotLeader { object: String },
-    #[error("{verb} {object}: {}", message(.source))]
-    Api { verb: &'static str, object: String, source: Box<kube::Error> },
-}
-
-impl Error {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::NotLeader { .. } => "NotLeader",
-            Self::Api { .. } if self.is_refusal() => "ApplyRefused",
-            Self::Api { .. } => "ApiError",
-        }
-    }
-
-    /// HTTP status of the API server's answer, where there was one.
-    pub(crate) fn code(&self) -> Option<u16> {
-        match self {
-            Self::Api { source, .. } => code(source),
-            Self::NotLeader { .. } => None,
-        }
-    }
-
-    /// Whether trying the same again can only end the same: the object itself is not acceptable.
-    pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self.code(), Some(400 | 403 | 413 | 422)) || self.is_too_large()
-    }
-
-    /// Whether the object is larger than the API server takes, or than its store does.
-    pub(crate) fn is_too_large(&self) -> bool {
-        // The store's own limits come through as a 500 with its words.
-        const WORDS: [&str; 2] = ["request is too large", "trying to send message larger than max"];
-        let Self::Api { source, .. } = self else { return false };
-        let said = message(source);
-        self.code() == Some(413) || WORDS.iter().any(|words| said.contains(words))
-    }
-}
-
-pub(crate) fn code(error: &kube::Error) -> Option<u16> {
-    match error {
-        kube::Error::Api(status) => Some(status.code),
-        _ => None,
-    }
-}
-
-/// What the API server said, without the wrapping.
-fn message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
-    }
-}
 
 /// Writes to the cluster.
 #[derive(Clone)]
@@ -287,31 +233,6 @@ impl Writer {
     }
 }
 
-/// One Event for each thing that happened. kube's recorder would count later ones into the first and drop their words.
-fn event(reporter: &str, warning: bool, reason: &str, note: &str, about: &ObjectReference) -> Event {
-    let now = clock::now();
-    let name = about.name.as_deref().unwrap_or_default();
-    Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
-            ..ObjectMeta::default()
-        },
-        action: Some(reason.to_owned()),
-        event_time: Some(MicroTime(now)),
-        note: Some(note[..note.floor_char_boundary(MAX_NOTE)].to_owned()),
-        reason: Some(reason.to_owned()),
-        regarding: Some(about.clone()),
-        reporting_controller: Some("bulkhead.dev/operator".to_owned()),
-        reporting_instance: Some(reporter.to_owned()),
-        type_: Some(if warning { "Warning" } else { "Normal" }.to_owned()),
-        ..Event::default()
-    }
-}
-
-fn failed(verb: &'static str, object: &str, source: kube::Error) -> Error {
-    Error::Api { verb, object: object.to_owned(), source: Box::new(source) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -322,7 +243,7 @@ mod tests {
     use kube::client::Body;
 
     use super::*;
-    use crate::{fixture, kinds};
+    use crate::kinds;
 
     /// A client that counts requests and answers each with that status.
     fn client(status: u16, requests: &Arc<AtomicUsize>) -> Client {
@@ -369,43 +290,12 @@ mod tests {
         assert_eq!(requests.load(Ordering::SeqCst), 0);
     }
 
-    #[test]
-    fn the_note_of_an_event_is_cut_at_a_character_within_the_limit_in_bytes() {
-        for (note, length) in [("x".repeat(1024), 1024), ("x".repeat(1025), 1024), ("€".repeat(1000), 1023)]
-        {
-            let event = event("pod", false, "Test", &note, &ObjectReference::default());
-            assert_eq!(event.note.map(|note| note.len()), Some(length));
-        }
-    }
-
     #[tokio::test]
     async fn a_delete_of_what_is_gone_or_another_objects_is_done() {
         for (status, done) in [(404, true), (409, true), (500, false)] {
             let requests = Arc::new(AtomicUsize::new(0));
             let result = writer(status, &requests, true).delete(&kinds::namespace(), None, "x", "u").await;
             assert_eq!(result.is_ok(), done, "{status}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_refusal_is_told_from_what_may_go_away() {
-        let too_large = "etcdserver: request is too large";
-        let too_long =
-            "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)";
-        for (status, words, refusal) in [
-            (422, "no", true),
-            (403, "no", true),
-            (413, "no", true),
-            (409, "no", false),
-            (500, "no", false),
-            (503, "no", false),
-            (500, too_large, true),
-            (500, too_long, true),
-        ] {
-            let (client, _) = fixture::api_server(move |_| Some(fixture::failure(status, words)));
-            let object = json!({"metadata": {"name": "x"}});
-            let error = fixture::context(client).writer.apply(&kinds::namespace(), None, &object).await;
-            assert_eq!(error.expect_err("fails").is_refusal(), refusal, "{status} {words}");
         }
     }
 }
