@@ -1,138 +1,14 @@
 //! The way out: messages to a destination, the point of no return, and how a transaction is finished past it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use bulkhead_process::{Monotonic, Port, Shutdown};
-use bulkhead_router::BeforeSend;
-use bulkhead_samples::issuer::{self, Answer as Issues, Behaviour as Issuing, Issuer};
-use http::Request;
-use serde_json::Value;
-use tempfile::TempDir;
+use bulkhead_process::Monotonic;
+use bulkhead_samples::issuer::Answer as Issues;
 
-use crate::client::{Answer, Body, get, post};
+use crate::client::{get, post};
 use crate::fake::{Ask, Behaviour, Then};
-use crate::world::{Setup, World, destination, eventually, rules};
-
-const EFFECTS: &str = "http: {path: /authorise}, duplicateCheck: {type: Header, header: idempotency-key}";
-
-/// Without effects; the issuer wants a key all the same.
-const SCORE: &str =
-    "http: {}, pointOfNoReturn: false, duplicateCheck: {type: Header, header: idempotency-key}";
-
-/// Cells a, which gets everything, and b, a router and an issuer.
-struct Scene {
-    world: World,
-    issuer: Issuer,
-    _port: Port,
-    stop: Shutdown,
-    _ledger: TempDir,
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.stop.trigger();
-    }
-}
-
-struct Props {
-    restart: &'static str,
-    spec: &'static str,
-    limits: &'static str,
-    before_send: BeforeSend,
-}
-
-impl Default for Props {
-    fn default() -> Self {
-        Self { restart: "", spec: EFFECTS, limits: "{}", before_send: BeforeSend::default() }
-    }
-}
-
-impl Props {
-    async fn start(self) -> Scene {
-        let port = Port::free().expect("one is free");
-        let issuer = Issuer::new(issuer::Config {
-            behaviour: Issuing { delay_ms: 0, duplicate_check: true, ..Issuing::default() },
-            ..issuer::Config::default()
-        });
-        let stop = Shutdown::new();
-        tokio::spawn(issuer.clone().serve(port.address, stop.clone()));
-        let ledger = tempfile::tempdir().expect("a folder can be made");
-        let restart = format!("policy: UntilPointOfNoReturn, {}", self.restart);
-        let text = format!(
-            "  - {{name: all, restart: {{{restart}}}, groups: [{{cells: [{{name: a}}]}}, {{cells: [{{name: b}}]}}]}}\n"
-        );
-        let world = Setup {
-            policy: rules(&text),
-            idempotency: Some("{onRepeat: Conflict}"),
-            threads: 1,
-            ledger_dir: Some(ledger.path().to_owned()),
-            before_send: self.before_send,
-            limits: self.limits,
-            destinations: vec![
-                ("visa", destination("visa", port.address, self.spec)),
-                ("score", destination("score", port.address, SCORE)),
-            ],
-            ..Setup::default()
-        }
-        .start()
-        .await;
-        world.cells.iter().for_each(|cell| cell.behave(Behaviour::Ask(Ask::of("visa"))));
-        Scene { world, issuer, _port: port, stop, _ledger: ledger }
-    }
-}
-
-impl Scene {
-    async fn start() -> Self {
-        Props::default().start().await
-    }
-
-    fn asks(&self, cell: usize, ask: Ask) {
-        self.world.cells[cell].behave(Behaviour::Ask(ask));
-    }
-
-    fn issues(&self, change: impl FnOnce(&mut Issuing)) {
-        let mut behaviour = self.issuer.behaviour();
-        change(&mut behaviour);
-        self.issuer.behave(behaviour);
-    }
-
-    async fn pay(&self, key: &str) -> Answer {
-        self.world.client().await.send(payment(key)).await
-    }
-
-    fn executed(&self) -> usize {
-        self.issuer.book().executions().values().map(|entry| entry.executed as usize).sum()
-    }
-
-    fn received(&self) -> u64 {
-        self.issuer.book().stats().received
-    }
-
-    /// Standings of all transactions that the ledger holds.
-    async fn standings(&self) -> Vec<String> {
-        let answer = self.world.admin("/v1/ledger").await;
-        let list: Value = serde_json::from_slice(&answer.body).expect("is JSON");
-        let transactions = list["transactions"].as_array().cloned().unwrap_or_default();
-        transactions.iter().map(|one| one["standing"].as_str().unwrap_or("none").to_owned()).collect()
-    }
-
-    async fn until_standing(&self, standing: &str) {
-        let stands = async || self.standings().await == [standing];
-        eventually(&format!("the transaction is {standing}"), stands).await;
-    }
-}
-
-fn payment(key: &str) -> Request<Body> {
-    let mut request = post("/pay", "42");
-    request.headers_mut().insert("idempotency-key", key.parse().expect("a legal value"));
-    request
-}
-
-fn text(answer: &Answer) -> String {
-    String::from_utf8_lossy(&answer.body).into_owned()
-}
+use crate::payments::{Props, Scene, text};
+use crate::world::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_goes_out_once_and_what_came_of_it_back_to_the_pod_that_asked() {
@@ -141,7 +17,7 @@ async fn a_message_goes_out_once_and_what_came_of_it_back_to_the_pod_that_asked(
     assert!(text(&answer).starts_with("42 answered {"), "{answer:?}");
     assert_eq!((answer.cell(), scene.world.hits(), scene.executed()), ("a", vec![2, 0], 1));
     let id = answer.header("bulkhead-transaction").to_owned();
-    let executions = scene.issuer.book().executions();
+    let executions = scene.issuer.issuer.book().executions();
     assert_eq!(executions.keys().collect::<Vec<_>>(), [&format!("{id}/1")]);
     assert_eq!(scene.standings().await, ["decided"]);
     assert_eq!(scene.pay("7").await.problem(), (409, "Decided".to_owned()));
@@ -199,7 +75,7 @@ async fn what_fails_wherever_it_is_finished_comes_to_an_end_and_leaves_no_count_
     let scene = Scene::start().await;
     (0..2).for_each(|cell| scene.asks(cell, Ask { then: Then::AskPlain("score"), ..Ask::of("visa") }));
     assert_eq!(scene.pay("7").await.problem(), (500, "OutcomeUnknown".to_owned()));
-    let visa = scene.issuer.book().executions().keys().filter(|key| key.ends_with("/1")).count();
+    let visa = scene.issuer.issuer.book().executions().keys().filter(|key| key.ends_with("/1")).count();
     assert_eq!(visa, 1);
     let serving = scene.world.serving().await;
     assert_eq!((serving.cells["a"].in_flight, serving.cells["b"].in_flight), (0, 0));
@@ -217,15 +93,6 @@ async fn what_was_let_in_finds_room_for_its_message_however_full_the_memory_is()
     assert_eq!((answer.status.as_u16(), answer.cell(), scene.executed()), (200, "a", 1), "{answer:?}");
     let metrics = scene.world.metrics().await;
     assert!(metrics.contains("bulkhead_router_buffer_bytes 0"), "all of it is given back");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_callers_deadline_holds_while_nothing_is_past_the_point_of_no_return() {
-    let scene = Props { spec: SCORE, restart: "deadline: 1s", ..Props::default() }.start().await;
-    scene.issues(|issuing| issuing.answer = Issues::Silent);
-    let clock = Monotonic::start();
-    assert_eq!(scene.pay("7").await.problem(), (504, "Timeout".to_owned()));
-    assert!(clock.elapsed() < Duration::from_secs(4), "the destination itself may take five");
 }
 
 /// Asks for something that breaks the rules, in both cells: nothing is sent.
@@ -269,10 +136,10 @@ async fn a_destination_that_this_router_has_no_way_to_is_told_to_the_operator() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_destination_that_is_down_leaves_nothing_behind() {
     let scene = Scene::start().await;
-    scene.issues(|issuing| issuing.answer = Issues::Refuse);
+    scene.issuer.behave(|issuing| issuing.answer = Issues::Refuse);
     let down = async || text(&scene.pay("7").await) == "42 not-sent DestinationUnavailable ";
     eventually("the issuer is down", down).await;
-    scene.issues(|issuing| issuing.answer = Issues::Approve);
+    scene.issuer.behave(|issuing| issuing.answer = Issues::Approve);
     // Nothing happened, so that the key may be used again.
     let up = async || text(&scene.pay("7").await).starts_with("42 answered");
     eventually("the issuer is up", up).await;
@@ -282,7 +149,7 @@ async fn a_destination_that_is_down_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_destination_that_closes_without_a_word_leaves_the_outcome_unknown() {
     let scene = Scene::start().await;
-    scene.issues(|issuing| issuing.answer = Issues::Close);
+    scene.issuer.behave(|issuing| issuing.answer = Issues::Close);
     assert_eq!(text(&scene.pay("7").await), "42 unknown UpstreamReset ");
     assert_eq!((scene.executed(), scene.standings().await), (1, vec!["unknown".to_owned()]));
     assert_eq!(scene.pay("7").await.problem(), (409, "DecidedUnknown".to_owned()));
@@ -296,7 +163,7 @@ async fn a_silent_destination_is_waited_for_as_long_as_it_says() {
         ..Props::default()
     };
     let scene = props.start().await;
-    scene.issues(|issuing| issuing.answer = Issues::Silent);
+    scene.issuer.behave(|issuing| issuing.answer = Issues::Silent);
     let clock = Monotonic::start();
     assert_eq!(text(&scene.pay("7").await), "42 unknown Timeout ");
     assert!(clock.elapsed() >= Duration::from_millis(300));
@@ -316,100 +183,6 @@ async fn calls_without_effects_are_no_point_of_no_return() {
     let seen = scene.world.cells[1].seen();
     assert_eq!((seen.len(), &seen[0].body[..]), (2, &b"42"[..]), "b began from the original bytes");
     assert_eq!((scene.received(), scene.standings().await), (2, vec![]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_leaves_before_the_message_takes_it_along() {
-    let scene = Scene::start().await;
-    scene.world.cells[0].behave(Behaviour::Hang);
-    let mut client = scene.world.client().await;
-    tokio::select! {
-        _ = client.send(payment("7")) => panic!("nobody answers"),
-        () = eventually("it is in a", async || scene.world.cells[0].hits() == 1) => {}
-    }
-    drop(client);
-    let left = async || scene.world.serving().await.cells["a"].in_flight == 0;
-    eventually("it is given up", left).await;
-    assert_eq!((scene.received(), scene.standings().await), (0, vec![]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_leaves_after_the_message_leaves_it_to_be_finished() {
-    let scene = Scene::start().await;
-    scene.asks(0, Ask { then: Then::Hang, ..Ask::of("visa") });
-    let mut client = scene.world.client().await;
-    tokio::select! {
-        _ = client.send(payment("7")) => panic!("nobody answers"),
-        () = eventually("what came of it is in a", async || scene.world.cells[0].hits() == 2) => {}
-    }
-    drop(client);
-    // It is under way still, and its key with it.
-    let refused = async || scene.pay("7").await.problem() == (409, "InFlight".to_owned());
-    eventually("it goes on without its caller", refused).await;
-    scene.asks(0, Ask::of("visa"));
-    let decided = async || scene.pay("7").await.problem() == (409, "Decided".to_owned());
-    eventually("it is finished", decided).await;
-    assert_eq!((scene.executed(), scene.world.hits()), (1, vec![2, 0]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_caller_whose_deadline_is_over_is_told_the_truth_and_the_rest_is_finished() {
-    let scene = Props { restart: "deadline: 1s", ..Props::default() }.start().await;
-    scene.issues(|issuing| issuing.delay_ms = 2_000);
-    assert_eq!(scene.pay("7").await.problem(), (500, "OutcomeUnknown".to_owned()));
-    scene.until_standing("decided").await;
-    assert_eq!(scene.executed(), 1);
-    eventually("a was told", async || scene.world.hits() == [2, 0]).await;
-}
-
-/// Stops the router's thread once, between the record and the first byte, until it is let go.
-#[derive(Default)]
-struct Stop {
-    reached: AtomicBool,
-    released: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Stop {
-    fn before_send(self: &Arc<Self>) -> BeforeSend {
-        let stop = Arc::clone(self);
-        BeforeSend(Some(Arc::new(move || {
-            stop.reached.store(true, Ordering::SeqCst);
-            let released = stop.released.lock().expect("no test panics here");
-            drop(stop.changed.wait_while(released, |released| !*released));
-        })))
-    }
-
-    fn release(&self) {
-        *self.released.lock().expect("no test panics here") = true;
-        self.changed.notify_all();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_router_that_stood_still_between_record_and_message_sends_nothing_too_late() {
-    let stop = Arc::new(Stop::default());
-    let props = Props { restart: "deadline: 1s", before_send: stop.before_send(), ..Props::default() };
-    let scene = props.start().await;
-    let clock = Monotonic::start();
-    let stands = async {
-        eventually("the router stands", async || stop.reached.load(Ordering::SeqCst)).await;
-        assert_eq!(scene.standings().await, ["open"], "it is on record");
-        eventually("the deadline is over", async || clock.elapsed() > Duration::from_secs(2)).await;
-        stop.release();
-    };
-    let (answer, ()) = tokio::join!(scene.pay("7"), stands);
-    assert_eq!(answer.problem().0, 504, "{answer:?}");
-    assert_eq!((scene.received(), scene.standings().await), (0, vec![]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_router_that_stood_still_for_a_moment_sends_it() {
-    let stop = Arc::new(Stop::default());
-    let scene = Props { before_send: stop.before_send(), ..Props::default() }.start().await;
-    stop.release();
-    assert!(text(&scene.pay("7").await).starts_with("42 answered"));
-    assert!(stop.reached.load(Ordering::SeqCst));
 }
 
 #[tokio::test(flavor = "multi_thread")]

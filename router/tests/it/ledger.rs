@@ -4,41 +4,29 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use bulkhead_process::{Port, Shutdown};
-use bulkhead_samples::issuer::{self, Answer as Issues, Behaviour as Issuing, Issuer};
-use http::Request;
+use bulkhead_process::Port;
+use bulkhead_samples::issuer::Answer as Issues;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::binary::Process;
-use crate::client::{Answer, Body, Client, get, post};
+use crate::client::{Answer, Client, get};
 use crate::fake::{Ask, Behaviour, FakeCell};
+use crate::payments::{Running, payment};
 use crate::world::{Setup, destination, eventually, rules};
 
 /// A folder with one cell, which pays, its issuer, and where a router is to listen.
 struct Scene {
     folder: TempDir,
     _cells: Vec<FakeCell>,
-    issuer: Issuer,
+    issuer: Running,
     ledger: TempDir,
     ports: [Port; 2],
-    _port: Port,
-    stop: Shutdown,
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.stop.trigger();
-    }
 }
 
 impl Scene {
     async fn lay_out() -> Self {
-        let port = Port::free().expect("one is free");
-        let behaviour = Issuing { delay_ms: 0, ..Issuing::default() };
-        let issuer = Issuer::new(issuer::Config { behaviour, ..issuer::Config::default() });
-        let stop = Shutdown::new();
-        tokio::spawn(issuer.clone().serve(port.address, stop.clone()));
+        let issuer = Running::start();
         let effects = "http: {}, duplicateCheck: {type: Header, header: idempotency-key}";
         let rule =
             "  - {name: all, restart: {policy: UntilPointOfNoReturn}, groups: [{cells: [{name: a}]}]}\n";
@@ -46,14 +34,14 @@ impl Scene {
             cells: vec!["a"],
             policy: rules(rule),
             idempotency: Some("{onRepeat: Conflict}"),
-            destinations: vec![("visa", destination("visa", port.address, effects))],
+            destinations: vec![("visa", destination("visa", issuer.port.address, effects))],
             ..Setup::default()
         };
         let (folder, cells) = setup.lay_out().await;
         cells[0].behave(Behaviour::Ask(Ask::of("visa")));
         let ledger = tempfile::tempdir().expect("a folder can be made");
         let ports = Port::free_pair().expect("two are free");
-        Self { folder, _cells: cells, issuer, ledger, ports, _port: port, stop }
+        Self { folder, _cells: cells, issuer, ledger, ports }
     }
 
     fn traffic(&self) -> SocketAddr {
@@ -91,29 +79,23 @@ impl Scene {
     }
 }
 
-fn payment(key: &str) -> Request<Body> {
-    let mut request = post("/pay", "42");
-    request.headers_mut().insert("idempotency-key", key.parse().expect("a legal value"));
-    request
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_router_had_sent_is_known_to_the_next_and_never_sent_again() {
     let scene = Scene::lay_out().await;
     let mut router = scene.router().await;
     assert_eq!(scene.pay("1").await.status, 200);
-    scene.issuer.behave(Issuing { answer: Issues::Silent, ..scene.issuer.behaviour() });
+    scene.issuer.behave(|issuing| issuing.answer = Issues::Silent);
     let mut client = Client::connect(scene.traffic()).await;
     tokio::select! {
         _ = client.try_send(payment("2")) => panic!("nobody answers"),
-        () = eventually("it is executed", async || scene.issuer.book().stats().executed == 2) => {}
+        () = eventually("it is executed", async || scene.issuer.stats().executed == 2) => {}
     }
     router.0.kill().expect("is killed");
     router.0.wait().expect("has ended");
     let _router = scene.router().await;
     assert_eq!(scene.pay("1").await.problem(), (409, "Decided".to_owned()));
     assert_eq!(scene.pay("2").await.problem(), (409, "DecidedUnknown".to_owned()));
-    assert_eq!(scene.issuer.book().stats().received, 2);
+    assert_eq!(scene.issuer.stats().received, 2);
     assert_eq!(scene.ledger().await["transactions"].as_array().map(Vec::len), Some(2));
 }
 
@@ -145,7 +127,7 @@ async fn a_disk_that_takes_nothing_more_sheds_what_is_new_and_loses_nothing() {
         answer.status == 503 && answer.problem().1 == "LedgerUnavailable"
     };
     eventually("new transactions are shed", shed).await;
-    assert_eq!(scene.issuer.book().stats().received, 1, "nothing goes out that is not on record");
+    assert_eq!(scene.issuer.stats().received, 1, "nothing goes out that is not on record");
     assert_eq!(scene.pay("1").await.problem(), (409, "Decided".to_owned()));
     bound_files(&router, "unlimited");
     eventually("the disk is back", async || scene.pay("3").await.status == 200).await;

@@ -3,6 +3,7 @@
 mod api;
 mod binary;
 mod bodies;
+mod callers;
 mod client;
 mod destinations;
 mod egress;
@@ -13,6 +14,7 @@ mod kubernetes;
 mod ledger;
 mod lifecycle;
 mod owners;
+mod payments;
 mod restarts;
 mod routing;
 mod sources;

@@ -1,5 +1,8 @@
 //! A cell without Kubernetes: an orchestrator that says what the test wants and does with requests what the test wants.
 
+mod ask;
+mod health;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -7,9 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use bulkhead_process::{Monotonic, Port};
-use bulkhead_protocol::egress::{ContextHead, split};
-use bulkhead_protocol::health::{BEAT_INTERVAL, SILENCE};
-use bulkhead_protocol::{Beat, Continue, Egress, HealthLine, Reason, Verdict, fields};
+use bulkhead_protocol::health::SILENCE;
+use bulkhead_protocol::{Reason, fields};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -20,8 +22,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use ask::ask;
+pub(crate) use ask::{Ask, Then};
+use health::stream_of;
 
 /// Health is served on a thread of its own: beats must not wait behind a test's requests.
 static HEALTH: LazyLock<Runtime> = LazyLock::new(|| {
@@ -58,42 +64,6 @@ pub(crate) enum Behaviour {
     /// Has messages sent to a destination, and answers when they came back.
     Ask(Ask),
 }
-
-/// Messages of one transaction to a destination. The context is the request's body, and the message too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
-    pub(crate) destination: &'static str,
-    /// Of the first message; 1 by the rules.
-    pub(crate) number: u32,
-    pub(crate) context: bool,
-    /// Messages in all.
-    pub(crate) times: u32,
-    pub(crate) then: Then,
-}
-
-/// What the cell does when the last message came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// Answers with the context, what became of the message, and what the destination said.
-    Answer,
-    Reset,
-    GiveBack,
-    /// Asks for the same message again.
-    AskAgain,
-    /// Asks for one more, of that destination and without a context, and closes when it came back.
-    AskPlain(&'static str),
-    /// Does as [`Self::Answer`] once the cell behaves otherwise.
-    Hang,
-}
-
-impl Ask {
-    pub(crate) const fn of(destination: &'static str) -> Self {
-        Self { destination, number: 1, context: true, times: 1, then: Then::Answer }
-    }
-}
-
-/// Who can go on from a fake's context: every fake.
-const CONTEXT: &str = "fake-1";
 
 /// A request as the cell saw it.
 #[derive(Clone, Debug)]
@@ -276,77 +246,6 @@ async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
-/// A health stream that is counted as open for as long as its connection holds it.
-struct OpenStream(Arc<Inner>);
-
-impl OpenStream {
-    fn new(inner: &Arc<Inner>) -> Self {
-        inner.streams.fetch_add(1, Ordering::SeqCst);
-        inner.open_streams.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(inner))
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.0.open_streams.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn stream_of(inner: &Arc<Inner>) -> Answer {
-    let open = OpenStream::new(inner);
-    let (lines, receiver) = mpsc::channel::<HealthLine>(16);
-    let inner = Arc::clone(inner);
-    tokio::spawn(async move {
-        let mut says = inner.says.subscribe();
-        loop {
-            let (ready, reason) = says.borrow_and_update().clone();
-            let capacity = *inner.capacity.lock().expect("no test panics here");
-            let verdict = Verdict {
-                cell: inner.name.clone(),
-                pod: "fake".to_owned(),
-                ready,
-                reason,
-                message: capacity.map(|most| format!("takes {most}")).unwrap_or_default(),
-                ready_for_ms: 1_000_000,
-                capacity,
-                routers: 1,
-                context_versions: vec![CONTEXT.to_owned()],
-                ..Verdict::default()
-            };
-            if !inner.mute.load(Ordering::SeqCst) && lines.send(HealthLine::Verdict(verdict)).await.is_err() {
-                return;
-            }
-            while let Err(_elapsed) = tokio::time::timeout(BEAT_INTERVAL, says.changed()).await {
-                let beat = Beat { ready_for_ms: 1_000_000, routers: 1, ..Beat::default() };
-                if !inner.mute.load(Ordering::SeqCst) && lines.send(HealthLine::Beat(beat)).await.is_err() {
-                    return;
-                }
-            }
-        }
-    });
-    let frames = futures::stream::unfold((receiver, open), |(mut receiver, open)| async move {
-        let line = receiver.recv().await?;
-        let text = line.to_line().expect("lines are JSON");
-        Some((Ok(Frame::data(Bytes::from(text))), (receiver, open)))
-    });
-    Response::new(BodyExt::boxed(StreamBody::new(SyncStream(Box::pin(frames)))))
-}
-
-/// A stream that is only ever polled by one task.
-struct SyncStream<S>(std::pin::Pin<Box<S>>);
-
-impl<S: futures::Stream> futures::Stream for SyncStream<S> {
-    type Item = S::Item;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<S::Item>> {
-        self.0.as_mut().poll_next(context)
-    }
-}
-
 /// A service that fails makes hyper close the connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the test wants the connection closed")]
@@ -416,65 +315,4 @@ fn give_back<B>(answer: &mut Response<B>, status: u16, word: &str) {
     *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
     answer.headers_mut().insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
     answer.headers_mut().insert(fields::REASON, word.parse().expect("legal"));
-}
-
-async fn ask(
-    inner: &Inner,
-    wanted: &Ask,
-    headers: &HeaderMap,
-    body: &Bytes,
-    answer: &mut Answer,
-) -> Result<(), Closed> {
-    let back = Continue::read(headers).ok();
-    let parts = split(body.clone(), back.as_ref().and_then(|back| back.context.as_ref()));
-    let (context, said) = parts.map_err(|_| Closed)?;
-    let Some(back) = back else {
-        egress(answer, wanted, wanted.number, body);
-        return Ok(());
-    };
-    if back.number < wanted.times {
-        egress(answer, wanted, back.number + 1, &context);
-        return Ok(());
-    }
-    match wanted.then {
-        Then::Answer => {}
-        Then::Hang => {
-            let still = |behaviour: &Behaviour| *behaviour == Behaviour::Ask(*wanted);
-            let _ = inner.behaviour.subscribe().wait_for(|behaviour| !still(behaviour)).await;
-        }
-        Then::Reset => return Err(Closed),
-        Then::GiveBack => {
-            give_back(answer, 502, Reason::ServiceFailed.as_str());
-            return Ok(());
-        }
-        Then::AskPlain(_) if back.number > wanted.times => return Err(Closed),
-        Then::AskPlain(destination) => {
-            let plain = Ask { destination, context: false, ..*wanted };
-            egress(answer, &plain, back.number + 1, &context);
-            return Ok(());
-        }
-        Then::AskAgain => {
-            egress(answer, wanted, back.number, &context);
-            return Ok(());
-        }
-    }
-    let reason = back.reason.map(|reason| format!(" {reason}")).unwrap_or_default();
-    let status = back.status.as_str();
-    let text = [&context[..], format!(" {status}{reason} ").as_bytes(), &said].concat();
-    *answer.body_mut() = Full::new(Bytes::from(text)).boxed();
-    Ok(())
-}
-
-fn egress(answer: &mut Answer, wanted: &Ask, number: u32, context: &Bytes) {
-    let head = ContextHead { length: context.len(), version: CONTEXT.to_owned() };
-    let asked = Egress {
-        number,
-        destination: wanted.destination.to_owned(),
-        context: wanted.context.then_some(head),
-        method: http::Method::POST,
-        path: None,
-    };
-    asked.write(answer.headers_mut());
-    let whole = if wanted.context { [&context[..], context].concat() } else { context.to_vec() };
-    *answer.body_mut() = Full::new(Bytes::from(whole)).boxed();
 }
