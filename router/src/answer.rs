@@ -120,10 +120,7 @@ pub(crate) fn answered(
     headers::clean_answer(&mut headers, leaves_http);
     life.mark(&mut headers, settings, worker);
     let body = match body {
-        ReadyBody::Whole { data, mut trailers } => {
-            trailers.iter_mut().for_each(headers::clean_trailers);
-            AnswerBody::Whole { data, trailers, _holds: Some(holds) }
-        }
+        ReadyBody::Whole { data, trailers } => AnswerBody::Whole { data, trailers, _holds: Some(holds) },
         ReadyBody::Stream { begun, mut rest } => {
             rest.hold(holds, worker.metrics());
             AnswerBody::Stream { begun, rest }
@@ -145,8 +142,7 @@ pub(crate) fn joined(worker: &Worker, settings: &Settings, life: &Life, held: &H
     let mut headers = held.headers.clone();
     headers::clean_answer(&mut headers, false);
     life.mark(&mut headers, settings, worker);
-    let mut trailers = held.trailers.clone();
-    trailers.iter_mut().for_each(headers::clean_trailers);
+    let trailers = held.trailers.clone();
     Answer {
         status: held.status,
         headers,

@@ -11,13 +11,12 @@ use http::{HeaderMap, HeaderValue};
 use crate::message::Head;
 
 /// Fields that speak of one connection only (RFC 9110, section 7.6.1), beside those that `connection` names.
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     header::TE,
-    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
@@ -35,7 +34,13 @@ const ATTEMPTS: HeaderName = HeaderName::from_static(fields::ATTEMPTS);
 /// `keep_upgrade`.
 pub(crate) fn clean_request(headers: &mut HeaderMap, keep_upgrade: bool) {
     let upgrade = keep_upgrade.then(|| headers.get(header::UPGRADE).cloned()).flatten();
+    let trailers = headers.get(header::TE).is_some_and(|te| te == "trailers");
     clean(headers);
+    // What a client sends behind its body is not passed on, but what a cell does is, to whom wants it.
+    headers.remove(header::TRAILER);
+    if trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     // The edge has said 100-continue itself, or says it when the body is read.
     headers.remove(header::EXPECT);
     if let Some(protocol) = upgrade {
@@ -52,11 +57,6 @@ pub(crate) fn clean_answer(headers: &mut HeaderMap, keep_upgrade: bool) {
         headers.insert(header::UPGRADE, protocol);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     }
-}
-
-/// Takes our own fields off trailers: a cell says nothing to the router there.
-pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
-    drop_ours(trailers);
 }
 
 fn clean(headers: &mut HeaderMap) {
@@ -78,7 +78,8 @@ fn clean(headers: &mut HeaderMap) {
     drop_ours(headers);
 }
 
-fn drop_ours(headers: &mut HeaderMap) {
+/// Our own fields; in trailers, a cell says nothing to the router by them.
+pub(crate) fn drop_ours(headers: &mut HeaderMap) {
     if headers.keys().any(|name| name.as_str().starts_with(fields::PREFIX)) {
         let ours: Vec<HeaderName> =
             headers.keys().filter(|name| name.as_str().starts_with(fields::PREFIX)).cloned().collect();
@@ -202,6 +203,13 @@ mod tests {
             false,
             &[("host", "shop"), ("x-partner", "acme"), ("x-partner", "beta")],
         );
+    }
+
+    #[test]
+    fn of_what_a_client_accepts_trailers_alone_pass_the_hop() {
+        let host = ("host", "shop");
+        check(&[host, ("te", "trailers"), ("trailer", "x-sum")], false, &[host, ("te", "trailers")]);
+        check(&[host, ("te", "gzip")], false, &[host]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::attempt::Lease;
+use crate::headers;
 use crate::message::{AnswerBody, Holds};
 use crate::metrics::PathMetrics;
 
@@ -189,7 +190,7 @@ impl UpstreamBody {
                 None => break,
                 Some(Err(_)) => return Collected::Broken,
                 Some(Ok(frame)) => match frame.into_data() {
-                    Err(frame) => trailers = frame.into_trailers().ok(),
+                    Err(frame) => trailers = cleaned(frame).into_trailers().ok(),
                     Ok(data) => {
                         let fits = begun.len() + data.len() <= limit && room(data.len());
                         if fits && begun.is_empty() && self.incoming.is_end_stream() {
@@ -240,7 +241,7 @@ impl Body for AnswerBody {
                     Some(Err(_)) => body.finish(false),
                     Some(Ok(_)) => {}
                 }
-                Poll::Ready(frame)
+                Poll::Ready(frame.map(|frame| frame.map(cleaned)))
             }
         }
     }
@@ -259,6 +260,17 @@ impl Body for AnswerBody {
             Self::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
             Self::Stream { begun, rest } => behind(begun, &rest.incoming),
         }
+    }
+}
+
+/// Trailers without what a cell may not say there.
+fn cleaned(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            headers::drop_ours(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn to_destination(
 pub(crate) fn from_destination(mut fields: HeaderMap) -> HeaderMap {
     headers::clean_answer(&mut fields, false);
     fields.remove(header::CONTENT_LENGTH);
+    fields.remove(header::TRAILER);
     fields
 }
 

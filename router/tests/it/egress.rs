@@ -7,7 +7,7 @@ use bulkhead_samples::issuer::Answer as Issues;
 
 use crate::client::{get, post};
 use crate::fake::{Ask, Behaviour, Then};
-use crate::payments::{Props, Scene, text};
+use crate::payments::{Props, SCORE, Scene, text};
 use crate::world::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,11 +171,7 @@ async fn a_silent_destination_is_waited_for_as_long_as_it_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_without_effects_are_no_point_of_no_return() {
-    let props = Props {
-        spec: "http: {}, pointOfNoReturn: false, duplicateCheck: {type: Header, header: idempotency-key}",
-        ..Props::default()
-    };
-    let scene = props.start().await;
+    let scene = Props { spec: SCORE, ..Props::default() }.start().await;
     scene.asks(0, Ask { then: Then::Reset, ..Ask::of("visa") });
     let answer = scene.pay("7").await;
     assert_eq!(answer.cell(), "b");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::{get, post};
+use crate::client::{get, post, raw};
 use crate::fake::Behaviour;
 use crate::world::{Setup, World, cell, eventually, rules};
 
@@ -43,6 +43,25 @@ async fn an_answer_that_breaks_off_while_it_is_held_is_replaced_by_another_cells
     world.cells[0].behave(Behaviour::BreakOff);
     let answer = world.client().await.send(post("/", "x")).await;
     assert_eq!((answer.status.as_u16(), answer.cell(), &answer.body[..]), (200, "b", &b"x"[..]));
+}
+
+/// Asks a cell that sends trailers; the answer as it is on the wire.
+async fn with_trailers(world: &World, te: &str) -> String {
+    world.cells[0].behave(Behaviour::Trailers);
+    let text = format!("GET / HTTP/1.1\r\nhost: test\r\n{te}connection: close\r\n\r\n");
+    raw(world.address, &text).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_reach_who_wants_them_without_our_fields_whether_held_or_not() {
+    for restart in ["policy: UntilPointOfNoReturn", "policy: Never"] {
+        let world = world(restart).await;
+        let answer = with_trailers(&world, "te: trailers\r\n").await;
+        assert!(answer.ends_with("\r\nthr\r\n0\r\nx-sum: 3\r\n\r\n"), "{answer}");
+        let answer = with_trailers(&world, "").await;
+        assert!(answer.ends_with("thr\r\n0\r\n\r\n") || answer.ends_with("\r\nthr"), "{answer}");
+        assert_eq!(world.hits(), [2, 0]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

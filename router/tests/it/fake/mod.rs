@@ -59,6 +59,8 @@ pub(crate) enum Behaviour {
     Lengthy,
     /// Sends the head of an answer of ten bytes and three of these, and closes.
     BreakOff,
+    /// Sends three bytes, and behind them a field of its own and one that is none of its business.
+    Trailers,
     /// Leaves HTTP and sends back what comes.
     Upgrade,
     /// Has messages sent to a destination, and answers when they came back.
@@ -288,6 +290,16 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
             let _ = inner.behaviour.subscribe().wait_for(|other| *other != Behaviour::Hang).await;
         }
         Behaviour::Reset => return Err(Closed),
+        Behaviour::Trailers => {
+            let name = "x-sum, bulkhead-outcome";
+            answer.headers_mut().insert("trailer", name.parse().expect("a legal value"));
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-sum", "3".parse().expect("a legal value"));
+            trailers.insert(fields::OUTCOME, fields::OUTCOME_RESTART.parse().expect("legal"));
+            let frames = [Frame::data(Bytes::from_static(b"thr")), Frame::trailers(trailers)];
+            let frames = futures::stream::iter(frames.map(Ok::<_, Infallible>));
+            *answer.body_mut() = BodyExt::boxed(StreamBody::new(frames));
+        }
         Behaviour::BreakOff => {
             answer.headers_mut().insert("content-length", "10".parse().expect("a legal value"));
             // hyper closes a connection whose body ends before its length.
