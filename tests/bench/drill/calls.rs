@@ -48,6 +48,8 @@ pub(crate) struct Figures {
     pub(crate) executed_twice: u64,
     /// Answered although the issuer never executed them.
     pub(crate) invented: u64,
+    /// Told with 503 that nothing happened, although the issuer executed them.
+    pub(crate) denied: u64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     /// Of those under way at any moment of the fault.
@@ -105,6 +107,7 @@ pub(crate) fn figures(calls: &[Call], book: &BTreeMap<String, Entry>, fault: Win
             End::Failed(_, why) | End::NoAnswer(why) => {
                 figures.failed += 1;
                 figures.unanswered += u64::from(matches!(call.end, End::NoAnswer(_)));
+                figures.denied += u64::from(matches!(call.end, End::Failed(503, _)) && times(call) > 0);
                 *figures.failures.entry(why.clone()).or_default() += 1;
             }
         }
@@ -124,7 +127,7 @@ fn executions(book: &BTreeMap<String, Entry>) -> HashMap<&str, u64> {
     executed
 }
 
-/// The ids under which the issuer executed something for callers that got no answer: past the point of no return.
+/// The ids under which the issuer executed something for callers that did not get its answer: past the point of no return.
 pub(crate) fn unanswered_effects<'a>(
     calls: &[Call],
     book: &'a BTreeMap<String, Entry>,
@@ -136,7 +139,7 @@ pub(crate) fn unanswered_effects<'a>(
         .collect();
     calls
         .iter()
-        .filter(|call| matches!(call.end, End::NoAnswer(_)))
+        .filter(|call| call.end != End::Answered)
         .filter_map(|call| Some((call.reference.clone(), *by_reference.get(call.reference.as_str())?)))
         .collect()
 }
@@ -157,6 +160,7 @@ pub(crate) fn worst(runs: &[Figures]) -> Figures {
         unanswered: highest(|run| run.unanswered),
         executed_twice: highest(|run| run.executed_twice),
         invented: highest(|run| run.invented),
+        denied: highest(|run| run.denied),
         p50_ms: slowest(|run| run.p50_ms),
         p99_ms: slowest(|run| run.p99_ms),
         max_during_ms: slowest(|run| run.max_during_ms),
@@ -210,24 +214,28 @@ mod tests {
             call("c", 500, 70, End::Answered),
             call("d", 100, 10, End::NoAnswer("reset".to_owned())),
             call("e", 100, 10, End::Failed(503, "503 NoCell".to_owned())),
+            call("f", 100, 10, End::Failed(503, "503 NoCell".to_owned())),
         ];
-        // `b` came under two ids, `d` twice under one; `c` was answered out of thin air.
-        let book = book(&[("1/1", "a", 1), ("2/1", "b", 1), ("3/1", "b", 1), ("4/1", "d", 2)]);
+        // `b` came under two ids, `d` twice under one; `c` was answered out of thin air, and `f` denied.
+        let executed = [("1/1", "a", 1), ("2/1", "b", 1), ("3/1", "b", 1), ("4/1", "d", 2), ("5/1", "f", 1)];
+        let book = book(&executed);
         let figures = figures(&calls, &book, Window { from_ms: 150, to_ms: 200 });
         let expected = Figures {
-            sent: 5,
+            sent: 6,
             answered: 3,
-            failed: 2,
+            failed: 3,
             unanswered: 1,
             executed_twice: 2,
             invented: 1,
+            denied: 1,
             p50_ms: 70.0,
             p99_ms: 90.0,
             max_during_ms: 90.0,
-            failures: BTreeMap::from([("503 NoCell".to_owned(), 1), ("reset".to_owned(), 1)]),
+            failures: BTreeMap::from([("503 NoCell".to_owned(), 2), ("reset".to_owned(), 1)]),
         };
         assert_eq!(figures, expected);
-        assert_eq!(unanswered_effects(&calls, &book), BTreeMap::from([("d".to_owned(), "4")]));
+        let effects = BTreeMap::from([("d".to_owned(), "4"), ("f".to_owned(), "5")]);
+        assert_eq!(unanswered_effects(&calls, &book), effects);
     }
 
     #[test]

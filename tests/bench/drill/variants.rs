@@ -208,8 +208,11 @@ impl Variant {
 
     fn judge(&self, stage: &Stage, seen: &Seen) -> Result<Vec<(&'static str, u64)>> {
         let sums = figures(&seen.calls, &seen.book, seen.fault);
-        let mut broken =
-            vec![("executed twice", sums.executed_twice), ("answered, never executed", sums.invented)];
+        let mut broken = vec![
+            ("executed twice", sums.executed_twice),
+            ("answered, never executed", sums.invented),
+            ("503 although executed", sums.denied),
+        ];
         match self.promise {
             Promise::NothingLost => broken.push(("failed", sums.failed)),
             Promise::Refused => {
