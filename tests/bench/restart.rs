@@ -11,11 +11,11 @@ use bulkhead_tests::stall::StallWatch;
 use serde_json::{Map, Value, json};
 
 use crate::columns::columns;
-use crate::lab::Lab;
 use crate::lab::cell::Behaviour;
 use crate::lab::client::Client;
 use crate::lab::kernel::Others;
 use crate::lab::wire::Request;
+use crate::lab::{Lab, policy};
 use crate::report::{Machine, Report, Target};
 use crate::until_signal;
 
@@ -146,20 +146,7 @@ spec:
   listeners: [{{name: {LISTENER}, port: 8080}}]
 "
     );
-    let policy = format!(
-        "\
-apiVersion: bulkhead.dev/v1alpha1
-kind: RoutingPolicy
-metadata: {{name: all, namespace: default}}
-spec:
-  parentRefs: [{{router: main, listener: {LISTENER}}}]
-  rules:
-  - name: everything
-    groups:
-    - cells: [{{name: a, weight: 100}}, {{name: b, weight: 100}}]
-    restart: {{policy: UntilPointOfNoReturn}}
-"
-    );
+    let policy = policy(LISTENER, &["a", "b"], "{policy: UntilPointOfNoReturn}");
     [("router", router), ("policy", policy)]
 }
 

@@ -93,6 +93,26 @@ impl<const N: usize> Lab<N> {
     }
 }
 
+/// A policy of one rule, which sends everything of a listener to these cells in equal parts.
+pub(crate) fn policy(listener: &str, cells: &[&str], restart: &str) -> String {
+    let cells: Vec<String> = cells.iter().map(|name| format!("{{name: {name}, weight: 100}}")).collect();
+    let cells = cells.join(", ");
+    format!(
+        "\
+apiVersion: bulkhead.dev/v1alpha1
+kind: RoutingPolicy
+metadata: {{name: {listener}, namespace: default}}
+spec:
+  parentRefs: [{{router: main, listener: {listener}}}]
+  rules:
+  - name: everything
+    groups:
+    - cells: [{cells}]
+    restart: {restart}
+"
+    )
+}
+
 fn cell_yaml(name: &str, endpoint: SocketAddr) -> String {
     format!(
         "\

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use bulkhead_tests::stall::StallWatch;
 
-use crate::lab::Lab;
 use crate::lab::client::Client;
 use crate::lab::kernel::allow_files;
 use crate::lab::wire::Request;
+use crate::lab::{Lab, policy};
 use crate::until_signal;
 
 /// With a stall as long as this a miss says more about the machine than about us.
@@ -131,19 +131,7 @@ spec:
       idleTimeout: 10m
 "
     );
-    let policy = format!(
-        "\
-apiVersion: bulkhead.dev/v1alpha1
-kind: RoutingPolicy
-metadata: {{name: all, namespace: default}}
-spec:
-  parentRefs: [{{router: main, listener: {LISTENER}}}]
-  rules:
-  - name: everything
-    groups:
-    - cells: [{{name: a, weight: 100}}, {{name: b, weight: 100}}]
-    restart: {{policy: UntilPointOfNoReturn, deadline: 5m, bufferLimit: 1Mi}}
-"
-    );
+    let restart = "{policy: UntilPointOfNoReturn, deadline: 5m, bufferLimit: 1Mi}";
+    let policy = policy(LISTENER, &["a", "b"], restart);
     [("router", router), ("policy", policy)]
 }

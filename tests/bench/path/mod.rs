@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use bulkhead_tests::stall::StallWatch;
 
-use crate::lab::Lab;
 use crate::lab::spell::{self, Load};
 use crate::lab::wire::Request;
+use crate::lab::{Lab, policy};
 use crate::until_signal;
 use table::Row;
 
@@ -112,23 +112,7 @@ fn rows() -> Vec<Row> {
 }
 
 fn objects() -> [(&'static str, String); 3] {
-    let policy = |listener: &str, restart: &str| {
-        format!(
-            "\
-apiVersion: bulkhead.dev/v1alpha1
-kind: RoutingPolicy
-metadata: {{name: {listener}, namespace: default}}
-spec:
-  parentRefs:
-  - {{router: main, listener: {listener}}}
-  rules:
-  - name: everything
-    groups:
-    - cells: [{{name: a, weight: 100}}]
-    restart: {restart}
-"
-        )
-    };
+    let policy = |listener: &str, restart: &str| policy(listener, &["a"], restart);
     let [streaming, restarting] = LISTENERS;
     let router = format!(
         "\
