@@ -137,12 +137,11 @@ impl Hands for Transaction {
                 .unwrap_or_default(),
         };
         // A disk that hangs is as good as none: what waits for it is told so in time.
-        let patience = match self.shared.committed.get() {
-            false => self.life.time_left(&self.worker),
-            true => self
-                .out
-                .as_ref()
-                .map_or(Duration::ZERO, |out| out.until.saturating_sub(self.worker.clock().elapsed())),
+        let patience = match &self.out {
+            Some(out) if self.shared.committed.get() => {
+                out.until.saturating_sub(self.worker.clock().elapsed())
+            }
+            Some(_) | None => self.life.time_left(&self.worker),
         };
         let recorded = timeout(patience, self.worker.ledger().intend(intent)).await;
         let refused = match recorded {

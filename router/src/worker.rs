@@ -33,7 +33,8 @@ use bulkhead_routing::transaction::Budget;
 const MOST_LATE: usize = 1024;
 const LATE_UNIT: u64 = 16 * 1024;
 
-/// What all worker threads share. Nothing here is locked on the request path.
+/// What all worker threads share. A decision locks nothing here; keys of clients and effects on record take a lock of one
+/// among many.
 pub(crate) struct Shared {
     pub(crate) current: Arc<ArcSwap<Snapshot>>,
     pub(crate) listeners: Arc<Listeners>,
