@@ -82,7 +82,7 @@ pub struct DestinationSpec {
     pub timeout: Duration,
     #[serde(default)]
     pub limits: DestinationLimits,
-    /// Networks in which the names of `endpoints` may lie although they are link-local, loopback, private or the cluster's own. An endpoint that is written as an address needs no leave.
+    /// Networks in which the names of `endpoints` may lie although they are link-local, loopback, private or the cluster's own. An endpoint that is written as an address needs no leave. On Kubernetes no router ever connects to its own loopback, whatever is written here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
