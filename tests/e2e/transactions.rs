@@ -34,7 +34,9 @@ impl<'a> Down<'a> {
 
 impl Drop for Down<'_> {
     fn drop(&mut self) {
-        let _ = self.world.cluster("start-node", &[&self.node]);
+        if let Err(error) = self.world.cluster("start-node", &[&self.node]) {
+            eprintln!("node n{} stays down: {error:#}", self.node);
+        }
         let _ = self.world.kubectl(&["wait", "nodes", "--all", "--for=condition=Ready", "--timeout=180s"]);
     }
 }

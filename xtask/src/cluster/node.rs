@@ -20,6 +20,9 @@ use crate::command::{command, find, output, succeeds};
 /// The kinds of process that a node has, in the order in which they start.
 const KINDS: [&str; 4] = ["containerd", "kubelet", "kube-proxy", "kube-router"];
 
+/// Where kubelet says that it is healthy; it opens this once containerd has taken it.
+const KUBELET_HEALTH: u16 = 10_248;
+
 /// One node of one cluster.
 pub struct Node<'a> {
     state: &'a State,
@@ -67,10 +70,26 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Waits until kubelet listens, and starts it again where it has ended: containerd takes commands a moment before it
+    /// takes those of kubelet, which ends when it is refused.
+    fn keep_kubelet_up(&self, processes: &Processes) -> Result<()> {
+        let namespace = format!("--net=/run/netns/{}", self.namespace());
+        let listener = format!("sport = :{KUBELET_HEALTH}");
+        let up = clock::until(Duration::from_secs(30), || {
+            processes.start(&self.process_name("kubelet"))?;
+            let listeners = output(&mut command("nsenter", [&namespace, "ss", "-Hltn", &listener]))?;
+            Ok((!listeners.is_empty()).then_some(()))
+        })?;
+        match up {
+            Some(()) => Ok(()),
+            None => bail!("kubelet of {} does not stay. {}", self.name(), processes.fallen().join("; ")),
+        }
+    }
+
     /// Starts what makes it a node of Kubernetes.
     ///
     /// # Errors
-    /// When a process cannot be started.
+    /// When a process cannot be started or does not stay.
     pub fn ensure_kubernetes(&self, processes: &Processes, tools: &Tools) -> Result<()> {
         cgroups::ensure(&self.namespace())?;
         write(Path::new(&self.path("kubelet.yaml")), &self.kubelet_yaml())?;
@@ -86,6 +105,7 @@ impl<'a> Node<'a> {
             format!("--cert-dir={}", self.path("kubelet-certs")),
         ];
         processes.ensure(&self.process("kubelet", kubelet))?;
+        self.keep_kubelet_up(processes)?;
         let proxy = vec![tools.command("kube-proxy")?, format!("--config={}", self.path("kube-proxy.yaml"))];
         processes.ensure(&self.process("kube-proxy", proxy))
     }
@@ -156,12 +176,11 @@ impl<'a> Node<'a> {
         network::connect(self.layout, self.number, true)?;
         let [containerd, others @ ..] = KINDS;
         processes.start(&self.process_name(containerd))?;
-        // Without it kubelet ends at once.
         self.wait_for_containerd(processes)?;
         for kind in others {
             processes.start(&self.process_name(kind))?;
         }
-        Ok(())
+        self.keep_kubelet_up(processes)
     }
 
     fn process_name(&self, kind: &str) -> String {
