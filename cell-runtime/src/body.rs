@@ -4,13 +4,13 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bulkhead_protocol::hop;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
 use crate::call::Lease;
 use crate::cell::Place;
-use crate::fields;
 
 pub(crate) struct Body {
     source: Source,
@@ -124,7 +124,7 @@ impl Body {
         match frame.into_trailers() {
             Ok(mut trailers) => {
                 if self.lease.is_some() {
-                    fields::drop_ours(&mut trailers);
+                    hop::drop_ours(&mut trailers);
                 }
                 Frame::trailers(trailers)
             }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bulkhead_crds::template::{Entry, EntryProtocol};
 use bulkhead_protocol::egress::{self, MAX_BODY};
-use bulkhead_protocol::{Egress, Reason, fields as names};
+use bulkhead_protocol::{Egress, Reason, fields as names, hop};
 use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 
 use crate::body::Body;
 use crate::call::call;
 use crate::cell::Cell;
-use crate::fields::{self, OUTCOME, REASON};
+use crate::fields::{OUTCOME, REASON};
 use crate::refusal::Refusal;
 use crate::service::Service;
 
@@ -25,20 +25,20 @@ pub(crate) async fn pass(
     let Some(service) = cell.services.get(&entry.service) else {
         return Err(Refusal::new(Reason::Internal, format!("No service {}.", entry.service)));
     };
-    fields::end_hop(request.headers_mut());
+    hop::end_hop(request.headers_mut());
     // The server at our edge answers 100-continue itself, as the body is read.
     request.headers_mut().remove(header::EXPECT);
     *request.version_mut() = Version::HTTP_11;
     let mut response = call(cell, service, request).await?;
     *response.version_mut() = Version::HTTP_11;
-    fields::end_hop(response.headers_mut());
+    hop::end_hop(response.headers_mut());
     let outcome = match entry.protocol {
         EntryProtocol::Http1 => Ok(None),
         EntryProtocol::Bulkhead => egress::one(response.headers(), names::OUTCOME),
     };
     match outcome.map_err(|wrong| failed(service, &wrong.to_string()))? {
         None => {
-            fields::drop_ours(response.headers_mut());
+            hop::drop_ours(response.headers_mut());
             Ok(response)
         }
         Some(names::OUTCOME_RESTART) => Ok(given_back(response)),
@@ -51,7 +51,7 @@ pub(crate) async fn pass(
 fn given_back(mut response: Response<Body>) -> Response<Body> {
     let headers = response.headers_mut();
     let reason = headers.get(REASON).cloned();
-    fields::drop_ours(headers);
+    hop::drop_ours(headers);
     headers.insert(OUTCOME, HeaderValue::from_static(names::OUTCOME_RESTART));
     if let Some(reason) = reason {
         headers.insert(REASON, reason);
@@ -72,7 +72,7 @@ async fn leave(service: &Service, response: Response<Body>) -> Result<Response<B
         .map_err(|broken| failed(service, &format!("the body of an egress {broken}")))?;
     egress::split(body.clone(), egress.context.as_ref())
         .map_err(|wrong| failed(service, &wrong.to_string()))?;
-    fields::drop_ours(&mut head.headers);
+    hop::drop_ours(&mut head.headers);
     egress.write(&mut head.headers);
     Ok(Response::from_parts(head, Body::whole(body)))
 }

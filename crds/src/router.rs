@@ -131,7 +131,8 @@ pub struct Limits {
     /// Bytes of a request's head.
     #[schemars(range(min = 1024, max = 1_048_576))]
     pub header_bytes: u32,
-    /// Bytes of request bodies held at the same time by one router process.
+    /// Bytes of request bodies held at the same time by one router process. They take up to a third more of its memory, and
+    /// each connection of a client 40 KiB.
     #[schemars(schema_with = "crate::schema::byte_size")]
     pub buffer_total: String,
     /// How long a client may take to send a request's head.

@@ -109,7 +109,7 @@ pub struct Service {
     /// Its port on the pods, for calls and for readiness. Where the Service has a single port, that one is used.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// Asked by the orchestrator with GET; 200 to 399 means ready.
+    /// Asked by the orchestrator with GET every 200 ms; 200 to 399 within 500 ms means ready.
     #[serde(default = "default_readiness_path")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
     pub readiness_path: String,

@@ -4,6 +4,7 @@
 pub mod egress;
 pub mod fields;
 pub mod health;
+pub mod hop;
 #[cfg(test)]
 mod page;
 pub mod problem;

@@ -4,22 +4,12 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use bulkhead_protocol::{TransactionId, fields};
+use bulkhead_protocol::{TransactionId, fields, hop};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 use crate::message::Head;
 
-/// Fields that speak of one connection only (RFC 9110, section 7.6.1), beside those that `connection` names.
-const HOP_BY_HOP: [HeaderName; 7] = [
-    header::CONNECTION,
-    HeaderName::from_static("http2-settings"),
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -34,13 +24,9 @@ const ATTEMPTS: HeaderName = HeaderName::from_static(fields::ATTEMPTS);
 /// `keep_upgrade`.
 pub(crate) fn clean_request(headers: &mut HeaderMap, keep_upgrade: bool) {
     let upgrade = keep_upgrade.then(|| headers.get(header::UPGRADE).cloned()).flatten();
-    let trailers = headers.get(header::TE).is_some_and(|te| te == "trailers");
     clean(headers);
     // What a client sends behind its body is not passed on, but what a cell does is, to whom wants it.
     headers.remove(header::TRAILER);
-    if trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    }
     // The edge has said 100-continue itself, or says it when the body is read.
     headers.remove(header::EXPECT);
     if let Some(protocol) = upgrade {
@@ -60,33 +46,8 @@ pub(crate) fn clean_answer(headers: &mut HeaderMap, keep_upgrade: bool) {
 }
 
 fn clean(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-        .filter(|name| *name != header::HOST && *name != header::CONTENT_LENGTH)
-        .collect();
-    // A length beside it says nothing of the body (RFC 9112, section 6.3).
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-    drop_ours(headers);
-}
-
-/// Our own fields; in trailers, a cell says nothing to the router by them.
-pub(crate) fn drop_ours(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| name.as_str().starts_with(fields::PREFIX)) {
-        let ours: Vec<HeaderName> =
-            headers.keys().filter(|name| name.as_str().starts_with(fields::PREFIX)).cloned().collect();
-        for name in &ours {
-            headers.remove(name);
-        }
-    }
+    hop::end_hop(headers);
+    hop::drop_ours(headers);
 }
 
 /// Says for whom the router speaks: the client's address is appended; protocol and host are the first router's to say.
@@ -206,24 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_client_accepts_trailers_alone_pass_the_hop() {
+    fn trailers_reach_whoever_wants_them_and_no_client_sends_any() {
         let host = ("host", "shop");
         check(&[host, ("te", "trailers"), ("trailer", "x-sum")], false, &[host, ("te", "trailers")]);
-        check(&[host, ("te", "gzip")], false, &[host]);
-    }
-
-    #[test]
-    fn connection_cannot_take_off_the_host_or_the_length() {
-        check(
-            &[("host", "shop"), ("content-length", "3"), ("connection", "host, content-length")],
-            false,
-            &[("host", "shop"), ("content-length", "3")],
-        );
-    }
-
-    #[test]
-    fn a_length_beside_an_encoding_for_one_connection_goes_with_it() {
-        check(&[("content-length", "3"), ("transfer-encoding", "chunked")], false, &[]);
     }
 
     #[test]

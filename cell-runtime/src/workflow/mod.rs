@@ -8,7 +8,7 @@ mod transaction;
 
 use std::sync::Arc;
 
-use bulkhead_protocol::{Continue, Reason};
+use bulkhead_protocol::{Continue, Reason, hop};
 use bytes::Bytes;
 use http::{Request, Response};
 
@@ -85,8 +85,8 @@ async fn unless_halted(
 /// A service's answer as the caller gets it.
 fn callers(answer: Response<Bytes>) -> Response<Body> {
     let mut answer = answer.map(Body::whole);
-    fields::end_hop(answer.headers_mut());
-    fields::drop_ours(answer.headers_mut());
+    hop::end_hop(answer.headers_mut());
+    hop::drop_ours(answer.headers_mut());
     answer
 }
 

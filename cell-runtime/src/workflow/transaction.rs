@@ -2,7 +2,7 @@
 //! and comes back, and what may be said when it can go no further. No I/O.
 
 use bulkhead_protocol::egress::{self, ContextHead, MAX_BODY, MAX_CONTEXT, Malformed};
-use bulkhead_protocol::{Continue, Egress, EgressStatus, Reason, fields as names};
+use bulkhead_protocol::{Continue, Egress, EgressStatus, Reason, fields as names, hop};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
@@ -39,7 +39,7 @@ pub(super) struct Transaction {
 impl Transaction {
     /// At the first stop, with what the caller sent.
     pub(super) fn begin(mut headers: HeaderMap, body: Bytes) -> Self {
-        fields::end_hop(&mut headers);
+        hop::end_hop(&mut headers);
         let of_body = fields::of_body(&headers);
         fields::end_body(&mut headers);
         Self {

@@ -3,13 +3,13 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bulkhead_protocol::hop;
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::attempt::Lease;
-use crate::headers;
 use crate::message::{AnswerBody, Holds};
 use crate::metrics::PathMetrics;
 
@@ -267,7 +267,7 @@ impl Body for AnswerBody {
 fn cleaned(frame: Frame<Bytes>) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
-            headers::drop_ours(&mut trailers);
+            hop::drop_ours(&mut trailers);
             Frame::trailers(trailers)
         }
         Err(frame) => frame,

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 
 use crate::client::{Body, post};
+use crate::fake::Behaviour;
 use crate::world::{Setup, World, policy, rules};
 
 fn bytes(length: usize) -> Bytes {
@@ -63,6 +64,36 @@ async fn a_rule_may_stream_what_is_too_large_to_hold() {
     *unusual.method_mut() = http::Method::GET;
     unusual.headers_mut().insert("transfer-encoding", "chunked".parse().expect("legal"));
     assert!(client.send(unusual).await.body == bytes(1_000).repeat(1_000), "a GET lost its body");
+}
+
+/// Everything goes to a first; b stands by.
+async fn standby(restart: &str) -> World {
+    let groups = "[{cells: [{name: a}]}, {cells: [{name: b}]}]";
+    let rule = format!("  - {{name: all, restart: {{{restart}}}, groups: {groups}}}\n");
+    Setup { policy: rules(&rule), ..Setup::default() }.start().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_as_long_as_the_limit_starts_over_whole() {
+    let world = standby("policy: UntilPointOfNoReturn, bufferLimit: 64Ki").await;
+    world.cells[0].behave(Behaviour::Reset);
+    for size in [64 * 1024 - 1, 64 * 1024] {
+        let answer = world.client().await.send(post("/", bytes(size))).await;
+        assert_eq!((answer.cell(), answer.header("bulkhead-attempts")), ("b", "2"));
+        assert!(answer.body == bytes(size), "{size} bytes came back changed");
+        assert!(world.cells[0].seen()[0].body == bytes(size), "{size} bytes arrived changed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamed_body_of_which_nothing_was_sent_goes_to_another_cell() {
+    let mut world = standby("bufferLimit: 1Ki, tooLarge: Stream").await;
+    // Its health stream goes on saying ready.
+    world.cells[0].refuse_traffic().await;
+    let answer = world.client().await.send(post("/", bytes(10 * 1024 * 1024))).await;
+    assert_eq!((answer.cell(), answer.header("bulkhead-attempts")), ("b", "2"));
+    assert!(answer.body == bytes(10 * 1024 * 1024), "the body came back changed");
+    assert_eq!(world.hits(), [0, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -52,7 +52,8 @@ pub(crate) struct Figures {
     pub(crate) denied: u64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
-    /// Of those under way at any moment of the fault.
+    /// Of those under way at any moment of the fault, as the next.
+    pub(crate) p99_during_ms: f64,
     pub(crate) max_during_ms: f64,
     pub(crate) failures: BTreeMap<String, u64>,
 }
@@ -92,7 +93,7 @@ pub(crate) fn figures(calls: &[Call], book: &BTreeMap<String, Entry>, fault: Win
     let executed = executions(book);
     let times = |call: &Call| executed.get(call.reference.as_str()).copied().unwrap_or_default();
     let mut figures = Figures { sent: calls.len() as u64, ..Figures::default() };
-    let mut latencies = Vec::new();
+    let (mut latencies, mut during) = (Vec::new(), Vec::new());
     for call in calls {
         figures.executed_twice += u64::from(times(call) > 1);
         match &call.end {
@@ -101,7 +102,7 @@ pub(crate) fn figures(calls: &[Call], book: &BTreeMap<String, Entry>, fault: Win
                 figures.invented += u64::from(times(call) == 0);
                 latencies.push(call.latency_micros);
                 if call.within(fault) {
-                    figures.max_during_ms = figures.max_during_ms.max(millis(call.latency_micros));
+                    during.push(call.latency_micros);
                 }
             }
             End::Failed(_, why) | End::NoAnswer(why) => {
@@ -113,8 +114,11 @@ pub(crate) fn figures(calls: &[Call], book: &BTreeMap<String, Entry>, fault: Win
         }
     }
     latencies.sort_unstable();
+    during.sort_unstable();
     figures.p50_ms = quantile(&latencies, 0.5);
     figures.p99_ms = quantile(&latencies, 0.99);
+    figures.p99_during_ms = quantile(&during, 0.99);
+    figures.max_during_ms = quantile(&during, 1.0);
     figures
 }
 
@@ -163,6 +167,7 @@ pub(crate) fn worst(runs: &[Figures]) -> Figures {
         denied: highest(|run| run.denied),
         p50_ms: slowest(|run| run.p50_ms),
         p99_ms: slowest(|run| run.p99_ms),
+        p99_during_ms: slowest(|run| run.p99_during_ms),
         max_during_ms: slowest(|run| run.max_during_ms),
         failures,
     }
@@ -230,6 +235,7 @@ mod tests {
             denied: 1,
             p50_ms: 70.0,
             p99_ms: 90.0,
+            p99_during_ms: 90.0,
             max_during_ms: 90.0,
             failures: BTreeMap::from([("503 NoCell".to_owned(), 2), ("reset".to_owned(), 1)]),
         };

@@ -214,7 +214,14 @@ impl Variant {
             ("503 although executed", sums.denied),
         ];
         match self.promise {
-            Promise::NothingLost => broken.push(("failed", sums.failed)),
+            Promise::NothingLost => {
+                broken.push(("failed", sums.failed));
+                if let Fault::KillCells(_) = self.fault {
+                    // Of what is under way all over again: a second attempt, and nothing that waits.
+                    let over = (sums.p99_during_ms - 2.0 * sums.p50_ms).max(0.0).ceil();
+                    broken.push(("p99 during, ms over two attempts", over as u64));
+                }
+            }
             Promise::Refused => {
                 broken.push(("without an answer", sums.unanswered));
                 broken.push(("failed with another status than 5xx", count(&seen.calls, not_5xx)));
