@@ -39,6 +39,8 @@ pub(crate) fn clean_request(headers: &mut HeaderMap, keep_upgrade: bool) {
 pub(crate) fn clean_answer(headers: &mut HeaderMap, keep_upgrade: bool) {
     let upgrade = keep_upgrade.then(|| headers.get(header::UPGRADE).cloned()).flatten();
     clean(headers);
+    // Only a request says what its sender takes.
+    headers.remove(header::TE);
     if let Some(protocol) = upgrade {
         headers.insert(header::UPGRADE, protocol);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -170,6 +172,13 @@ mod tests {
     fn trailers_reach_whoever_wants_them_and_no_client_sends_any() {
         let host = ("host", "shop");
         check(&[host, ("te", "trailers"), ("trailer", "x-sum")], false, &[host, ("te", "trailers")]);
+    }
+
+    #[test]
+    fn an_answer_keeps_its_trailers_name_and_says_nothing_of_what_its_sender_takes() {
+        let mut headers = map(&[("te", "trailers"), ("trailer", "x-sum"), ("bulkhead-outcome", "restart")]);
+        clean_answer(&mut headers, false);
+        assert_eq!(headers, map(&[("trailer", "x-sum")]));
     }
 
     #[test]

@@ -58,6 +58,14 @@ pub(crate) struct Figures {
     pub(crate) failures: BTreeMap<String, u64>,
 }
 
+impl Figures {
+    /// By how much p99 during the fault is above what two attempts take: whoever was in a cell that died starts over, and
+    /// waits for nothing before that.
+    pub(crate) fn over_two_attempts_ms(&self) -> u64 {
+        (self.p99_during_ms - 2.0 * self.p50_ms).max(0.0).ceil() as u64
+    }
+}
+
 impl Call {
     pub(crate) fn of(reference: String, outcome: &Outcome) -> Self {
         let end = match (&outcome.failure, outcome.status) {
@@ -209,6 +217,18 @@ mod tests {
             .iter()
             .map(|(key, reference, executed)| ((*key).to_owned(), entry(reference, *executed)))
             .collect()
+    }
+
+    #[test]
+    fn a_second_attempt_is_allowed_while_something_is_broken_and_a_wait_before_it_is_not() {
+        let check = |p99_during_ms, expected| {
+            let figures = Figures { p50_ms: 60.0, p99_during_ms, ..Figures::default() };
+            assert_eq!(figures.over_two_attempts_ms(), expected, "{p99_during_ms}");
+        };
+        check(61.0, 0);
+        check(120.0, 0);
+        check(120.5, 1);
+        check(620.0, 500);
     }
 
     #[test]

@@ -217,9 +217,7 @@ impl Variant {
             Promise::NothingLost => {
                 broken.push(("failed", sums.failed));
                 if let Fault::KillCells(_) = self.fault {
-                    // Of what is under way all over again: a second attempt, and nothing that waits.
-                    let over = (sums.p99_during_ms - 2.0 * sums.p50_ms).max(0.0).ceil();
-                    broken.push(("p99 during, ms over two attempts", over as u64));
+                    broken.push(("p99 during, ms over two attempts", sums.over_two_attempts_ms()));
                 }
             }
             Promise::Refused => {
