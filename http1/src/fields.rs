@@ -1,0 +1,242 @@
+//! The fields of one message in the order in which they came, as places in the bytes that brought them. What is added lies
+//! behind in bytes of its own; nothing is copied or hashed to read a field.
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::name::Known;
+
+/// Where one field is. Heads are far below 2^32 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) name: (u32, u32),
+    pub(crate) value: (u32, u32),
+    pub(crate) known: Known,
+    /// In the bytes that were added.
+    pub(crate) added: bool,
+}
+
+/// The fields of a head, or trailers. Names are compared in any case; values are bytes without the space around them.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    arrived: Bytes,
+    added: Vec<u8>,
+    places: Vec<Place>,
+}
+
+impl Fields {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn of(arrived: Bytes, places: Vec<Place>) -> Self {
+        Self { arrived, added: Vec::new(), places }
+    }
+
+    /// Every field with its name as it came.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.places.iter().map(|place| (self.name(place), self.value(place)))
+    }
+
+    /// As [`Self::iter`], with what each of them is.
+    pub fn iter_known(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> {
+        self.places.iter().map(|place| (place.known, self.name(place), self.value(place)))
+    }
+
+    /// The first value of that field.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let is_it = |place: &&Place| self.name(place).eq_ignore_ascii_case(name.as_bytes());
+        self.places.iter().find(is_it).map(|place| self.value(place))
+    }
+
+    /// The first value of that field, where it is text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        let is_it = move |place: &&Place| self.name(place).eq_ignore_ascii_case(name.as_bytes());
+        self.places.iter().filter(is_it).map(|place| self.value(place))
+    }
+
+    pub fn get_known(&self, known: Known) -> Option<&[u8]> {
+        self.all_known(known).next()
+    }
+
+    pub fn all_known(&self, known: Known) -> impl Iterator<Item = &[u8]> {
+        self.places.iter().filter(move |place| place.known == known).map(|place| self.value(place))
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Puts a field behind the others. What no field may say is left out: names are tokens, values visible characters,
+    /// spaces, tabs and bytes above 127.
+    pub fn push(&mut self, name: &str, value: &[u8]) {
+        let is_legal = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 127);
+        debug_assert!(!name.is_empty() && !name.contains(':'), "{name:?} is no field's name");
+        if !value.iter().all(is_legal) {
+            return;
+        }
+        let known = Known::of(name.as_bytes());
+        let name = self.add(name.as_bytes());
+        let value = self.add(value);
+        self.places.push(Place { name, value, known, added: true });
+    }
+
+    /// Puts a field in the place of those of its name.
+    pub fn set(&mut self, name: &str, value: &[u8]) {
+        self.remove(name);
+        self.push(name, value);
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.retain(|_, other, _| !other.eq_ignore_ascii_case(name.as_bytes()));
+    }
+
+    /// Keeps the fields of which it is true.
+    pub fn retain(&mut self, mut keeps: impl FnMut(Known, &[u8], &[u8]) -> bool) {
+        let Self { arrived, added, places } = self;
+        places.retain(|place| {
+            let bytes = if place.added { &added[..] } else { &arrived[..] };
+            keeps(place.known, slice(bytes, place.name), slice(bytes, place.value))
+        });
+    }
+
+    /// As the map that other libraries want. Fields that it cannot take are left out.
+    pub fn to_map(&self) -> HeaderMap {
+        let mut map = HeaderMap::with_capacity(self.len());
+        for (name, value) in self.iter() {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+                map.append(name, value);
+            }
+        }
+        map
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> (u32, u32) {
+        let begin = self.added.len();
+        self.added.extend_from_slice(bytes);
+        (place(begin), place(self.added.len()))
+    }
+
+    fn name(&self, place: &Place) -> &[u8] {
+        slice(self.bytes(place), place.name)
+    }
+
+    fn value(&self, place: &Place) -> &[u8] {
+        slice(self.bytes(place), place.value)
+    }
+
+    fn bytes(&self, place: &Place) -> &[u8] {
+        if place.added { &self.added } else { &self.arrived }
+    }
+}
+
+impl From<&HeaderMap> for Fields {
+    fn from(map: &HeaderMap) -> Self {
+        let mut fields = Self::new();
+        for (name, value) in map {
+            fields.push(name.as_str(), value.as_bytes());
+        }
+        fields
+    }
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<N: AsRef<str>, V: AsRef<[u8]>> FromIterator<(N, V)> for Fields {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        let mut fields = Self::new();
+        for (name, value) in pairs {
+            fields.push(name.as_ref(), value.as_ref());
+        }
+        fields
+    }
+}
+
+pub(crate) fn place(offset: usize) -> u32 {
+    u32::try_from(offset).unwrap_or(u32::MAX)
+}
+
+fn slice(bytes: &[u8], (begin, end): (u32, u32)) -> &[u8] {
+    bytes.get(begin as usize..end as usize).unwrap_or_default()
+}
+
+/// Whether a list of tokens, such as `connection`, has that one, in any case.
+pub fn has_token<'a>(mut values: impl Iterator<Item = &'a [u8]>, token: &str) -> bool {
+    values.any(|value| {
+        let mut tokens = value.split(|byte| *byte == b',');
+        tokens.any(|one| one.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        [("Host", "shop"), ("X-Partner", "acme"), ("x-partner", "beta")].into_iter().collect()
+    }
+
+    #[test]
+    fn a_field_is_found_in_any_case_and_the_first_of_several_first() {
+        let fields = fields();
+        assert_eq!(fields.get("x-partner"), Some(&b"acme"[..]));
+        assert_eq!(fields.get_all("X-PARTNER").count(), 2);
+        assert_eq!(fields.get_known(Known::Host), Some(&b"shop"[..]));
+        assert_eq!(fields.get("partner"), None);
+    }
+
+    #[test]
+    fn what_is_set_takes_the_place_of_all_of_its_name_and_goes_last() {
+        let mut fields = fields();
+        fields.set("x-partner", b"gamma");
+        fields.remove("HOST");
+        assert_eq!(fields.iter().collect::<Vec<_>>(), [(&b"x-partner"[..], &b"gamma"[..])]);
+    }
+
+    #[test]
+    fn nothing_that_ends_a_line_can_be_added() {
+        let mut fields = Fields::new();
+        for value in ["a\r\nb: c", "a\nb", "a\0b", "a\x7fb"] {
+            fields.push("x-a", value.as_bytes());
+        }
+        assert!(fields.is_empty());
+        fields.push("x-a", "tab\there, \u{e4}".as_bytes());
+        assert_eq!(fields.len(), 1);
+    }
+
+    #[test]
+    fn a_list_has_its_tokens_in_any_case() {
+        let fields: Fields =
+            [("connection", "keep-alive , Close"), ("connection", "x")].into_iter().collect();
+        let check = |token, expected| {
+            assert_eq!(has_token(fields.all_known(Known::Connection), token), expected, "{token}");
+        };
+        check("close", true);
+        check("X", true);
+        check("keep", false);
+    }
+
+    #[test]
+    fn a_map_and_back_is_the_same_in_small_letters() {
+        let fields = fields();
+        let back = Fields::from(&fields.to_map());
+        let small = [("host", "shop"), ("x-partner", "acme"), ("x-partner", "beta")];
+        assert_eq!(back, small.into_iter().collect());
+    }
+}

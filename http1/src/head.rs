@@ -1,0 +1,127 @@
+//! What heads of requests and answers have in common: when there is enough to read one, and the rules of lines that
+//! `httparse` is lenient about.
+
+use std::mem::MaybeUninit;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::Error;
+use crate::fields::{Fields, Place, place};
+use crate::name::Known;
+
+/// Fields of one head.
+pub(crate) const MOST_FIELDS: usize = 100;
+
+pub(crate) type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MOST_FIELDS];
+
+/// How far one head was looked at, so that one which arrives byte by byte is not read from its start each time.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Bytes that were searched for the head's end.
+    searched: usize,
+    /// Bytes from which on it is read whether it has an end or not, so that nonsense is refused before it ends.
+    due: usize,
+}
+
+impl Progress {
+    /// Whether the bytes should be read now: their end has arrived, or twice as many as the last time.
+    pub(crate) fn is_due(&mut self, bytes: &[u8]) -> bool {
+        // Three bytes before may be the begin of what ends it.
+        let from = self.searched.saturating_sub(3).min(bytes.len());
+        let new = &bytes[from..];
+        let ends = memchr::memchr_iter(b'\n', new)
+            .any(|at| matches!(&new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]));
+        self.searched = bytes.len();
+        if ends || bytes.len() >= self.due {
+            self.due = bytes.len() * 2;
+            return true;
+        }
+        false
+    }
+
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A head that is not whole yet, or larger than it may be.
+pub(crate) fn partial(length: usize, limit: usize) -> Result<(), Error> {
+    if length >= limit { Err(Error::HeadTooLarge) } else { Ok(()) }
+}
+
+/// Bytes of the empty lines before a request, which are borne (RFC 9112, section 2.2).
+pub(crate) fn empty_lines(bytes: &[u8]) -> usize {
+    bytes.chunks_exact(2).take_while(|pair| *pair == b"\r\n").count() * 2
+}
+
+/// Places of the fields within the head's bytes, none of whose lines may end in another way than CRLF.
+pub(crate) fn places(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Result<Vec<Place>, Error> {
+    let begin = bytes.as_ptr() as usize;
+    let within = |part: &[u8]| {
+        let at = part.as_ptr() as usize - begin;
+        (place(at), place(at + part.len()))
+    };
+    let mut places = Vec::with_capacity(headers.len() + 4);
+    for header in headers {
+        let name = within(header.name.as_bytes());
+        if !ends_line(bytes, name.0 as usize) {
+            return Err(Error::LineEnd);
+        }
+        // An empty value is a slice of its own, which need not lie within the bytes.
+        let value = if header.value.is_empty() { (name.1, name.1) } else { within(header.value) };
+        places.push(Place { name, value, known: Known::of(header.name.as_bytes()), added: false });
+    }
+    if !bytes.ends_with(b"\r\n\r\n") {
+        return Err(Error::LineEnd);
+    }
+    Ok(places)
+}
+
+fn ends_line(bytes: &[u8], at: usize) -> bool {
+    at == 0 || bytes.get(..at).is_some_and(|before| before.ends_with(b"\r\n"))
+}
+
+/// The error of a field that could not be read, or of the first line.
+pub(crate) fn error(error: httparse::Error, first_line: Error) -> Error {
+    match error {
+        httparse::Error::HeaderName => Error::FieldName,
+        httparse::Error::HeaderValue => Error::FieldValue,
+        httparse::Error::NewLine => Error::LineEnd,
+        httparse::Error::TooManyHeaders => Error::TooManyFields,
+        httparse::Error::Version => Error::Version,
+        httparse::Error::Status | httparse::Error::Token => first_line,
+    }
+}
+
+/// Takes the head's bytes off, to be read for as long as anybody needs its fields.
+pub(crate) fn take(buffer: &mut BytesMut, length: usize, places: Vec<Place>) -> (Bytes, Fields) {
+    let head = buffer.split_to(length).freeze();
+    (head.clone(), Fields::of(head, places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_that_trickles_in_is_read_a_few_times_and_once_it_is_whole() {
+        let head = [&b"GET / HTTP/1.1\r\nx: "[..], &[b'a'; 60_000], b"\r\n\r\n"].concat();
+        let mut progress = Progress::default();
+        let reads = (1..=head.len()).filter(|length| progress.is_due(&head[..*length])).count();
+        assert!(reads <= 20, "{reads}");
+        let mut progress = Progress::default();
+        assert!(progress.is_due(&head[..10]));
+        assert!(progress.is_due(&head), "its end has arrived");
+    }
+
+    #[test]
+    fn the_end_is_found_wherever_it_is_cut() {
+        for cut in 0..4 {
+            let head = b"GET / HTTP/1.1\r\nhost: shop\r\n\r\n";
+            let mut progress = Progress::default();
+            progress.is_due(&head[..20]);
+            progress.is_due(&head[..head.len() - cut - 1]);
+            assert!(progress.is_due(head), "cut {cut} before the end");
+        }
+    }
+}
