@@ -115,6 +115,9 @@ pub fn keeps_alive(fields: &Fields, http10: bool) -> bool {
 mod tests {
     use super::*;
 
+    /// What becomes of a request with these fields, and of an answer.
+    type Both = (Result<Framing, Error>, Result<Framing, Error>);
+
     fn fields(pairs: &[(&str, &str)]) -> Fields {
         pairs.iter().copied().collect()
     }
@@ -136,7 +139,7 @@ mod tests {
     #[test]
     fn what_two_readers_could_read_differently_is_refused() {
         let both = |error| (Err(error), Err(error));
-        let table: [(&[(&str, &str)], (Result<Framing, Error>, Result<Framing, Error>)); 14] = [
+        let table: [(&[(&str, &str)], Both); 14] = [
             (&[("content-length", "7"), ("transfer-encoding", "chunked")], both(Error::LengthAndCoding)),
             (&[("content-length", "7"), ("content-length", "8")], both(Error::Lengths)),
             (&[("content-length", "7, 8")], both(Error::Lengths)),

@@ -21,5 +21,5 @@ pub use error::Error;
 pub use fields::{Fields, has_token};
 pub use framing::{Framing, keeps_alive};
 pub use name::Known;
-pub use request::{Request, RequestReader};
+pub use request::{Request, RequestReader, check_host};
 pub use write::{Chunk, LAST_CHUNK, answer_line, field, length, request_line, trailers};

@@ -71,7 +71,6 @@ impl RequestReader {
 
 fn whole(method: Method, target: Uri, fields: Fields, http10: bool) -> Result<Request, Error> {
     check_target(&method, &target)?;
-    check_host(&fields, http10)?;
     let framing = Framing::of_request(&fields, http10)?;
     let keeps_alive = keeps_alive(&fields, http10);
     let expects_continue =
@@ -104,7 +103,11 @@ fn check_target(method: &Method, target: &Uri) -> Result<(), Error> {
     if is_right { Ok(()) } else { Err(Error::Target) }
 }
 
-fn check_host(fields: &Fields, http10: bool) -> Result<(), Error> {
+/// Whether a request that could be read says once to whom it goes.
+///
+/// # Errors
+/// [`Error::Host`].
+pub fn check_host(fields: &Fields, http10: bool) -> Result<(), Error> {
     let mut hosts = fields.all_known(Known::Host);
     match (hosts.next(), hosts.next()) {
         (None, _) if http10 => Ok(()),
@@ -208,11 +211,17 @@ mod tests {
 
     #[test]
     fn a_request_names_one_host() {
-        check("GET / HTTP/1.1\r\n\r\n", Error::Host);
-        check("GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", Error::Host);
-        check("GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", Error::Host);
-        check("GET / HTTP/1.1\r\nhost: a b\r\n\r\n", Error::Host);
-        assert!(matches!(read("GET / HTTP/1.0\r\n\r\n"), Ok(Some(Request { http10: true, .. }))));
-        assert!(matches!(read("GET / HTTP/1.1\r\nhost:\r\n\r\n"), Ok(Some(_))));
+        let check = |hosts: &[&str], new, old| {
+            let fields = hosts.iter().map(|host| ("host", host)).collect();
+            let checked = [false, true].map(|http10| check_host(&fields, http10).is_ok());
+            assert_eq!(checked, [new, old], "{hosts:?}");
+        };
+        check(&["a"], true, true);
+        check(&["[::1]:80"], true, true);
+        check(&[""], true, true);
+        check(&[], false, true);
+        for wrong in [&["a", "a"][..], &["a/b"], &["a b"], &["a, b"], &["u@a"]] {
+            check(wrong, false, false);
+        }
     }
 }
