@@ -22,4 +22,4 @@ pub use fields::{Fields, has_token};
 pub use framing::{Framing, keeps_alive};
 pub use name::Known;
 pub use request::{Request, RequestReader, check_host};
-pub use write::{Chunk, LAST_CHUNK, answer_line, field, length, request_line, trailers};
+pub use write::{Chunk, LAST_CHUNK, answer_line, field, length, number_field, request_line, trailers};

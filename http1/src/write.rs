@@ -33,10 +33,14 @@ pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// A field whose value is a number.
+pub fn number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
+    field(out, name, decimal(number, &mut [0; 20]));
+}
+
 /// The field with the length of the body.
 pub fn length(out: &mut Vec<u8>, length: u64) {
-    let mut digits = [0; 20];
-    field(out, b"content-length", decimal(length, &mut digits));
+    number_field(out, b"content-length", length);
 }
 
 /// A number in decimal digits.

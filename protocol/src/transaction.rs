@@ -34,6 +34,11 @@ impl TransactionId {
         Self(Uuid::from_bytes(bytes))
     }
 
+    /// The id as text, written into what is given.
+    pub fn text<'a>(&self, into: &'a mut [u8; 36]) -> &'a str {
+        self.0.as_hyphenated().encode_lower(into)
+    }
+
     /// Whether a client may ask for it again, since it is made of the client's own key.
     pub fn is_from_key(&self) -> bool {
         self.0.get_version_num() == 8

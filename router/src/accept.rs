@@ -43,23 +43,27 @@ struct Doors {
     open: RefCell<HashMap<String, watch::Sender<bool>>>,
     connections: RefCell<HashMap<u64, Connection>>,
     next: Cell<u64>,
+    /// The time in milliseconds, as of the last sweep.
+    now: Rc<Cell<u64>>,
     /// Told whenever a connection or an accept loop ends.
     ended: Notify,
     accepting: Cell<usize>,
 }
 
 struct Connection {
-    watch: Arc<Watch>,
+    watch: Rc<Watch>,
     listener: Arc<Listener>,
 }
 
 /// Runs until it is drained, or the process lets go of it. Needs a current-thread runtime with a `LocalSet`.
 pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command>) {
+    let now = Rc::new(Cell::new(worker.clock().millis()));
     let doors = Rc::new(Doors {
         worker,
         open: RefCell::default(),
         connections: RefCell::default(),
         next: Cell::new(0),
+        now,
         ended: Notify::new(),
         accepting: Cell::new(0),
     });
@@ -156,14 +160,14 @@ impl Doors {
         };
         let id = self.next.get();
         self.next.set(id + 1);
-        let watch = Watch::new(self.worker.clock());
-        let known = Connection { watch: Arc::clone(&watch), listener: Arc::clone(listener) };
+        let watch = Watch::new(&self.now);
+        let known = Connection { watch: Rc::clone(&watch), listener: Arc::clone(listener) };
         self.connections.borrow_mut().insert(id, known);
         let header_bytes = listener.settings().header_bytes;
         let doors = Rc::clone(self);
         let listener = Arc::clone(listener);
         let metrics = self.worker.metrics().clone();
-        let refuse = move |reason| unreadable(&metrics, reason);
+        let refuse = move |error| unreadable(&metrics, error);
         tokio::task::spawn_local(async move {
             let serve = |request| {
                 let (doors, listener) = (Rc::clone(&doors), Arc::clone(&listener));
@@ -177,6 +181,7 @@ impl Doors {
     }
 
     fn sweep(&self) {
+        self.now.set(self.worker.clock().millis());
         for connection in self.connections.borrow().values() {
             let settings = connection.listener.settings();
             let (phase, millis) = connection.watch.phase();

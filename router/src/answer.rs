@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{Problem, Reason, TransactionId, fields};
+use bulkhead_http1::{Error, Fields};
+use bulkhead_protocol::{Problem, Reason, TransactionId, fields as names};
 use bulkhead_routing::Refusal;
 use bulkhead_routing::table::{Rule, RuleId};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::StatusCode;
 
 use crate::edge::Upgrade;
 use crate::headers::{self, Explained};
@@ -23,7 +24,6 @@ use crate::worker::{LocalCell, Worker};
 /// What is known of a request while it lives. Its client's side and its transaction's share it.
 pub(crate) struct Life {
     id: Cell<TransactionId>,
-    id_value: RefCell<HeaderValue>,
     attempts: Cell<u32>,
     began: Duration,
     deadline: Cell<Duration>,
@@ -36,7 +36,6 @@ impl Life {
         let id = worker.new_transaction();
         Rc::new(Self {
             id: Cell::new(id),
-            id_value: RefCell::new(headers::transaction(&id)),
             attempts: Cell::new(0),
             began: worker.clock().elapsed(),
             deadline: Cell::new(Duration::MAX),
@@ -48,15 +47,10 @@ impl Life {
     /// The id is one of the client's own key.
     pub(crate) fn name(&self, id: TransactionId) {
         self.id.set(id);
-        self.id_value.replace(headers::transaction(&id));
     }
 
     pub(crate) fn id(&self) -> TransactionId {
         self.id.get()
-    }
-
-    pub(crate) fn id_value(&self) -> HeaderValue {
-        self.id_value.borrow().clone()
     }
 
     pub(crate) fn attempts(&self) -> u32 {
@@ -90,17 +84,14 @@ impl Life {
     }
 
     /// Fields that every answer carries.
-    fn mark(&self, headers: &mut HeaderMap, settings: &Settings, worker: &Worker) {
+    fn mark(&self, fields: &mut Fields, settings: &Settings) {
         let (cell, rule) = (self.cell.borrow(), self.rule.borrow());
         let explained = Explained {
             cell: cell.as_deref(),
             rule: rule.as_ref().map(RuleId::as_str),
             attempts: self.attempts.get(),
         };
-        headers::of_answer(headers, &self.id_value.borrow(), settings.explain.then_some(&explained));
-        if worker.is_draining() {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
+        headers::of_answer(fields, &self.id.get(), settings.explain.then_some(&explained));
     }
 }
 
@@ -113,40 +104,40 @@ pub(crate) fn answered(
     holds: Holds,
     upgrade: Option<Upgrade>,
 ) -> Answer {
-    let Ready { status, mut headers, body, counts } = ready;
+    let Ready { status, mut fields, body, counts } = ready;
     let micros = worker.clock().elapsed().saturating_sub(life.began).as_micros();
     counts.answered(status.as_u16(), u64::try_from(micros).unwrap_or(u64::MAX));
     let leaves_http = matches!(body, ReadyBody::Upgrade(..));
-    headers::clean_answer(&mut headers, leaves_http);
-    life.mark(&mut headers, settings, worker);
+    headers::clean_answer(&mut fields, leaves_http);
+    life.mark(&mut fields, settings);
     let body = match body {
-        ReadyBody::Whole { data, trailers } => AnswerBody::Whole { data, trailers, _holds: Some(holds) },
+        ReadyBody::Whole { data, trailers } => AnswerBody::Whole { data, trailers, holds: Some(holds) },
         ReadyBody::Stream { begun, mut rest } => {
             rest.hold(holds, worker.metrics());
             AnswerBody::Stream { begun, rest }
         }
         ReadyBody::Upgrade(cell, mut lease) => {
             lease.hold(holds, worker.metrics());
-            headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
             if let Some(client) = upgrade {
                 client.join(cell, lease);
             }
             AnswerBody::of(Bytes::new())
         }
     };
-    Answer { status, headers, body }
+    Answer { status, fields, body, close: worker.is_draining() }
 }
 
 /// The answer of the transaction that this request joined.
 pub(crate) fn joined(worker: &Worker, settings: &Settings, life: &Life, held: &Held) -> Answer {
-    let mut headers = held.headers.clone();
-    headers::clean_answer(&mut headers, false);
-    life.mark(&mut headers, settings, worker);
+    let mut fields = held.fields.clone();
+    headers::clean_answer(&mut fields, false);
+    life.mark(&mut fields, settings);
     let trailers = held.trailers.clone();
     Answer {
         status: held.status,
-        headers,
-        body: AnswerBody::Whole { data: held.data.clone(), trailers, _holds: None },
+        fields,
+        body: AnswerBody::Whole { data: held.data.clone(), trailers, holds: None },
+        close: worker.is_draining(),
     }
 }
 
@@ -154,21 +145,16 @@ pub(crate) fn joined(worker: &Worker, settings: &Settings, life: &Life, held: &H
 pub(crate) fn refused(worker: &Worker, settings: &Settings, life: &Life, refusal: &Refusal) -> Answer {
     worker.metrics().refused(life.cell.borrow().as_deref().unwrap_or_default(), refusal.reason);
     let mut answer = problem(refusal.reason, &refusal.detail, Some(&life.id()));
-    life.mark(&mut answer.headers, settings, worker);
-    if closes(refusal.reason) {
-        answer.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    }
+    life.mark(&mut answer.fields, settings);
+    answer.close = worker.is_draining() || closes(refusal.reason);
     answer
 }
 
 /// A problem document for a head that could not be read, so that there is no request to speak of.
-pub(crate) fn unreadable(metrics: &PathMetrics, reason: Reason) -> Answer {
+pub(crate) fn unreadable(metrics: &PathMetrics, error: Error) -> Answer {
+    let reason = if error.is_too_large() { Reason::HeadTooLarge } else { Reason::Malformed };
     metrics.refused("", reason);
-    let detail = match reason {
-        Reason::HeadTooLarge => "the request's head is larger than the listener allows (limits.headerBytes)",
-        _ => "the request's head is no HTTP/1.1 (RFC 9112, sections 3 and 5)",
-    };
-    problem(reason, detail, None)
+    problem(reason, &format!("{error} ({})", error.rule()), None)
 }
 
 /// Whether the rest of the request may still be on its way, so that the connection is of no more use.
@@ -184,12 +170,11 @@ pub(crate) fn problem(reason: Reason, detail: &str, transaction: Option<&Transac
     let mut problem = Problem::new(reason, detail);
     problem.transaction = transaction.map(TransactionId::to_string);
     let body = serde_json::to_vec(&problem).unwrap_or_default();
-    let mut headers = HeaderMap::new();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(fields::PROBLEM_JSON));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let fields = [("content-type", names::PROBLEM_JSON), ("cache-control", "no-store")];
     Answer {
         status: StatusCode::from_u16(reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-        headers,
+        fields: fields.into_iter().collect(),
         body: AnswerBody::of(Bytes::from(body)),
+        close: false,
     }
 }

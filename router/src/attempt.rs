@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bulkhead_process::Monotonic;
 use bulkhead_protocol::{Reason, fields};
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use http::StatusCode;
 use tokio::time::{sleep, timeout};
 
-use crate::edge::{AttemptError, Connection, Outgoing, UpstreamHead};
+use crate::edge::{AttemptError, Connection, Message, Outgoing, UpstreamHead};
 use crate::late;
 use crate::listener::Room;
 use crate::live::CellLive;
@@ -84,13 +84,6 @@ impl Drop for Lease {
     }
 }
 
-/// What is sent, the same in every attempt but for the fields of the attempt.
-pub(crate) struct Message {
-    pub(crate) method: Method,
-    pub(crate) target: Uri,
-    pub(crate) headers: HeaderMap,
-}
-
 /// An attempt without an answer for the client.
 pub(crate) struct Failed {
     /// None where another table came into force before anything was sent, so that the cell has to be chosen anew.
@@ -138,7 +131,7 @@ pub(crate) async fn attempt(
     worker: &Rc<Worker>,
     cell: &LocalCell,
     pool: &Rc<Pool>,
-    message: Message,
+    message: &Message,
     body: Outgoing,
     terms: Terms<'_>,
 ) -> Result<Said, Failed> {
@@ -157,7 +150,7 @@ pub(crate) async fn attempt(
     let until = clock.elapsed() + terms.limit;
     let mut body = body;
     loop {
-        let (mut connection, fresh) = match pool.take().await {
+        let (connection, fresh) = match pool.take() {
             Some(connection) => (connection, false),
             None => match connect(worker, pool, until).await {
                 Ok(connection) => (connection, true),
@@ -174,8 +167,7 @@ pub(crate) async fn attempt(
             pool.set_recalled(None);
         }
         let left = until.saturating_sub(clock.elapsed());
-        let mut sent =
-            connection.send(&message.method, message.target.clone(), message.headers.clone(), body);
+        let mut sent = connection.send(message, body);
         lease.connection = Some(connection);
         let given_up = tokio::select! {
             biased;
@@ -193,7 +185,7 @@ pub(crate) async fn attempt(
         };
         match heard {
             // Nobody asked for it, so that there is no telling what the pod takes the connection for.
-            Ok(head) if head.upgrade.is_some() && !message.headers.contains_key(header::UPGRADE) => {
+            Ok(head) if head.upgrade.is_some() && !message.asks_upgrade => {
                 let failure = Some(Failure::Unknown(Reason::UpstreamProtocol));
                 return Err(Failed { failure, body: None });
             }
@@ -247,7 +239,7 @@ fn judge(head: UpstreamHead, lease: Lease) -> Result<Said, Failed> {
     let failure = match Kind::of(&head) {
         Kind::Answer => return Ok(Said::Answer(head, lease)),
         Kind::Egress => return Ok(Said::Egress(head, lease)),
-        Kind::Restart => Failure::given_back(head.status, head.headers.get(fields::REASON)),
+        Kind::Restart => Failure::given_back(head.status, head.fields.get(fields::REASON)),
         Kind::WrongCell => Failure::NotProcessed(Reason::WrongCell),
     };
     discard(head, lease);
@@ -265,10 +257,10 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn of(head: &UpstreamHead) -> Self {
-        let outcome = head.headers.get(fields::OUTCOME);
-        let is_outcome = |word: &str| outcome.is_some_and(|outcome| outcome == word);
+        let outcome = head.fields.get(fields::OUTCOME);
+        let is_outcome = |word: &str| outcome == Some(word.as_bytes());
         let misdirected = head.status == StatusCode::MISDIRECTED_REQUEST
-            && head.headers.get(fields::REASON).is_some_and(|reason| reason == Reason::WrongCell.as_str());
+            && head.fields.get(fields::REASON) == Some(Reason::WrongCell.as_str().as_bytes());
         match () {
             () if is_outcome(fields::OUTCOME_RESTART) => Self::Restart,
             () if is_outcome(fields::OUTCOME_EGRESS) => Self::Egress,
@@ -302,6 +294,7 @@ mod tests {
     use bulkhead_crds::router::Limits;
     use bulkhead_ledger::{Ledger, Options, SystemClock};
     use bytes::Bytes;
+    use http::Method;
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
@@ -340,12 +333,12 @@ mod tests {
         let table = worker.table();
         shared.current.store(Arc::new(Snapshot::default()));
 
-        let message = Message { method: Method::POST, target: Uri::default(), headers: HeaderMap::new() };
+        let message = Message::new(&Method::POST, "/");
         let body = Outgoing::Whole(Bytes::from_static(b"x"));
         let room = Room::none(&shared.listeners, &Settings::new(false, None, &Limits::default()));
         let limit = Duration::from_secs(5);
         let terms = Terms { chosen_from: Some(&table), limit, may_leave: &|_| false, room: &room };
-        let failed = attempt(&worker, &cell, &pool, message, body, terms).await.err();
+        let failed = attempt(&worker, &cell, &pool, &message, body, terms).await.err();
         let failed = failed.expect("has no answer");
         assert!(failed.failure.is_none() && failed.body.is_some());
         assert_eq!((cell.live.in_flight(), pool.in_flight()), (0, 0));

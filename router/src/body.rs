@@ -7,7 +7,7 @@ use bulkhead_routing::Refusal;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
-use crate::edge::Arriving;
+use crate::edge::{Arriving, Unreadable};
 use crate::listener::Room;
 
 /// A body, as far as it was read.
@@ -19,10 +19,6 @@ pub(crate) enum Body {
         rest: Arriving,
     },
 }
-
-/// Bytes of a refused body that are read so that the client gets to see the refusal, and for how long.
-const LINGER_BYTES: usize = 1024 * 1024;
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Reads up to `limit` bytes.
 ///
@@ -38,13 +34,13 @@ pub(crate) async fn read(
     match body.declared() {
         Some(0) => return Ok(Body::Whole(Bytes::new())),
         Some(length) if length > limit => return Ok(Body::TooLarge { read: Bytes::new(), rest: body }),
-        Some(length) if !room.grow(length) => return Err(refuse(body, overloaded())),
+        Some(length) if !room.grow(length) => return Err(overloaded()),
         Some(_) | None => {}
     }
     match timeout(patience, collect(&mut body, limit, room)).await {
         Ok(Ok(Collected { bytes: read, over: true })) => Ok(Body::TooLarge { read, rest: body }),
         Ok(Ok(Collected { bytes, over: false })) => Ok(Body::Whole(bytes)),
-        Ok(Err(refusal)) => Err(refuse(body, refusal)),
+        Ok(Err(refusal)) => Err(refusal),
         Err(_) => {
             let detail =
                 "the body did not arrive whole in time (limits.bodyTimeout and the rule's restart.deadline)";
@@ -59,10 +55,16 @@ struct Collected {
 }
 
 async fn collect(body: &mut Arriving, limit: u64, room: &Room) -> Result<Collected, Refusal> {
+    let broken = |error: Unreadable| Refusal { reason: Reason::Malformed, detail: error.to_string() };
     let mut pieces = Pieces::of(body.declared());
     while let Some(piece) = body.next().await {
-        let piece =
-            piece.map_err(|error| Refusal { reason: Reason::Malformed, detail: error.to_string() })?;
+        let piece = piece.map_err(broken)?;
+        if body.declared().is_some_and(|left| left > 0) {
+            // All of it fits, and is read to where it is kept.
+            pieces.push(piece);
+            body.rest(pieces.open()).await.map_err(broken)?;
+            break;
+        }
         let length = (pieces.len() + piece.len()) as u64;
         if length > room.held() && !room.grow(length - room.held()) {
             return Err(overloaded());
@@ -98,11 +100,16 @@ impl Pieces {
         if self.len() == 0 {
             self.first = piece;
         } else {
-            // All at once: a buffer that grows takes up to twice its bytes.
-            self.joined.reserve(self.length.saturating_sub(self.joined.len()));
-            self.joined.extend_from_slice(&std::mem::take(&mut self.first));
-            self.joined.extend_from_slice(&piece);
+            self.open().extend_from_slice(&piece);
         }
+    }
+
+    /// Where further pieces go.
+    fn open(&mut self) -> &mut BytesMut {
+        // All at once: a buffer that grows takes up to twice its bytes.
+        self.joined.reserve(self.length.saturating_sub(self.joined.len()));
+        self.joined.extend_from_slice(&std::mem::take(&mut self.first));
+        &mut self.joined
     }
 
     fn join(self) -> Bytes {
@@ -115,28 +122,6 @@ fn overloaded() -> Refusal {
         reason: Reason::RouterOverloaded,
         detail: "the memory for request bodies is used up (limits.bufferTotal)".to_owned(),
     }
-}
-
-fn refuse(body: Arriving, refusal: Refusal) -> Refusal {
-    linger(body);
-    refusal
-}
-
-/// Reads on for a moment in the background: closing on unread bytes would reset the connection, and the client might
-/// never see why.
-pub(crate) fn linger(mut body: Arriving) {
-    tokio::task::spawn_local(async move {
-        let mut left = LINGER_BYTES;
-        let _ = timeout(LINGER, async {
-            while let Some(Ok(chunk)) = body.next().await {
-                left = left.saturating_sub(chunk.len());
-                if left == 0 {
-                    return;
-                }
-            }
-        })
-        .await;
-    });
 }
 
 #[cfg(test)]

@@ -74,10 +74,10 @@ pub(crate) async fn accompany(mut transaction: Transaction, permit: Permit, clai
 fn ended(outcome: &Outcome) -> Ended {
     match outcome {
         Err(refusal) => Ended::Refused(refusal.clone()),
-        Ok((Ready { status, headers, body: ReadyBody::Whole { data, trailers }, .. }, _)) => {
+        Ok((Ready { status, fields, body: ReadyBody::Whole { data, trailers }, .. }, _)) => {
             Ended::Answered(std::sync::Arc::new(Held {
                 status: *status,
-                headers: headers.clone(),
+                fields: fields.clone(),
                 data: data.clone(),
                 trailers: trailers.clone(),
             }))

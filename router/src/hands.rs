@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_http1::Fields;
 use bulkhead_ledger::{Intent, Outcome};
 use bulkhead_protocol::Reason;
 use bulkhead_protocol::egress::{self as wire, ContextHead, Continue, Egress};
@@ -14,11 +15,11 @@ use bulkhead_routing::table::DestinationKind;
 use bulkhead_routing::transaction::{Asked, Back, Delivered, Failure, Hands, Reply, Sent, Stage};
 use bytes::{Bytes, BytesMut};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, Method};
 use tokio::time::timeout;
 
-use crate::attempt::{Failed, Lease, Message, Said, Terms, attempt, pick};
-use crate::edge::{Collected, Outgoing, UpstreamHead};
+use crate::attempt::{Failed, Lease, Said, Terms, attempt, pick};
+use crate::edge::{Collected, Message, Outgoing, UpstreamHead};
 use crate::egress::fields::to_destination;
 use crate::egress::path::within;
 use crate::egress::{self, DestinationLive, Returned};
@@ -74,7 +75,7 @@ impl Hands for Transaction {
         self.is_given(until);
         let may_leave = |reason| self.may_leave(reason, Stage::Restartable);
         let terms = Terms { chosen_from: Some(&table), limit, may_leave: &may_leave, room: &self.room };
-        match attempt(&self.worker, cell, &place.pool, message, body, terms).await {
+        match attempt(&self.worker, cell, &place.pool, &message, body, terms).await {
             Ok(said) => Ok(self.heard(said, until).await),
             Err(Failed { failure, body }) => {
                 self.payload.give_back(body);
@@ -95,13 +96,18 @@ impl Hands for Transaction {
         let Some(at) = self.whereto(&table, back, stage)? else { return Ok(Reply::Again) };
         let Some(cell) = self.worker.cell(&at.place.table, at.place.cell) else { return Ok(Reply::Again) };
         let limit = self.limit(&at.restart, stage);
+        if limit.is_zero() {
+            // Nobody waits for it any more, and nothing is past the point of no return.
+            cell.live.leave();
+            return Ok(self.without_answer(Some(Failure::Unknown(Reason::Timeout))));
+        }
         let (message, body) = self.continuation(back, cell, limit);
         let until = self.worker.clock().elapsed() + limit;
         self.is_given(until);
         let may_leave = |reason| self.may_leave(reason, stage);
         let terms = Terms { chosen_from: None, limit, may_leave: &may_leave, room: &self.room };
         let body = Outgoing::Whole(body);
-        match attempt(&self.worker, cell, &at.place.pool, message, body, terms).await {
+        match attempt(&self.worker, cell, &at.place.pool, &message, body, terms).await {
             Ok(said) => Ok(self.heard(said, until).await),
             Err(Failed { failure, .. }) => Ok(self.without_answer(failure)),
         }
@@ -241,7 +247,8 @@ impl Transaction {
             tracing::warn!(cell = &*live.name, %error, "an egress makes no sense");
             Failure::Unknown(Reason::UpstreamProtocol)
         };
-        let asked = Egress::read(&head.headers).map_err(malformed)?;
+        let fields = head.fields.to_map();
+        let asked = Egress::read(&fields).map_err(malformed)?;
         let whole = match head.body.collect(wire::MAX_BODY, &mut BytesMut::new(), |_| true).await {
             Collected::Whole { data, .. } => data,
             Collected::More(_) => return Err(Failure::Unknown(Reason::UpstreamProtocol)),
@@ -256,7 +263,7 @@ impl Transaction {
             Err(reason) => (Err(reason), PathAndQuery::from_static("/")),
         };
         let headers = match &destination {
-            Ok(live) => to_destination(head.headers, &live.spec, &self.life.id(), asked.number),
+            Ok(live) => to_destination(fields, &live.spec, &self.life.id(), asked.number),
             Err(_) => HeaderMap::new(),
         };
         Ok(Asked {
@@ -362,11 +369,13 @@ impl Transaction {
             committed: self.shared.committed.get(),
         };
         head.write(&mut headers);
-        headers.insert(header::HOST, crate::headers::host(&self.head));
-        self.mark(&mut headers, cell, limit);
+        let mut message = Message::new(&Method::POST, &self.head.origin());
+        message.field("host", self.head.authority().unwrap_or_default().as_bytes());
+        message.fields(&Fields::from(&headers));
+        self.mark(&mut message, cell, limit);
         let mut whole = BytesMut::with_capacity(handed.context_bytes.len() + body.len());
         whole.extend_from_slice(&handed.context_bytes);
         whole.extend_from_slice(&body);
-        (Message { method: Method::POST, target: self.head.origin(), headers }, whole.freeze())
+        (message, whole.freeze())
     }
 }

@@ -4,99 +4,113 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use bulkhead_protocol::{TransactionId, fields, hop};
-use http::header::{self, HeaderName};
-use http::{HeaderMap, HeaderValue};
+use bulkhead_http1::{Fields, Known};
+use bulkhead_protocol::{TransactionId, fields as names};
 
+use crate::edge::Message;
 use crate::message::Head;
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const TRANSACTION: HeaderName = HeaderName::from_static(fields::TRANSACTION);
-const ATTEMPT: HeaderName = HeaderName::from_static(fields::ATTEMPT);
-const CELL: HeaderName = HeaderName::from_static(fields::CELL);
-const DEADLINE: HeaderName = HeaderName::from_static(fields::DEADLINE);
-const RULE: HeaderName = HeaderName::from_static(fields::RULE);
-const ATTEMPTS: HeaderName = HeaderName::from_static(fields::ATTEMPTS);
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
+const FORWARDED_HOST: &str = "x-forwarded-host";
 
 /// Takes off what a client may not say: our own fields and those of its connection. An upgrade stays asked for where
 /// `keep_upgrade`.
-pub(crate) fn clean_request(headers: &mut HeaderMap, keep_upgrade: bool) {
-    let upgrade = keep_upgrade.then(|| headers.get(header::UPGRADE).cloned()).flatten();
-    clean(headers);
-    // What a client sends behind its body is not passed on, but what a cell does is, to whom wants it.
-    headers.remove(header::TRAILER);
-    // The edge has said 100-continue itself, or says it when the body is read.
-    headers.remove(header::EXPECT);
-    if let Some(protocol) = upgrade {
-        headers.insert(header::UPGRADE, protocol);
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+pub(crate) fn clean_request(fields: &mut Fields, keep_upgrade: bool) {
+    clean(fields, |known, value| match known {
+        // What a client sends behind its body is not passed on, but what a cell does is, to whom wants it.
+        Known::Te => value.eq_ignore_ascii_case(b"trailers"),
+        Known::Upgrade => keep_upgrade,
+        // The edge has said 100-continue itself, or says it when the body is read.
+        Known::Expect | Known::Trailer => false,
+        _ => true,
+    });
+    if keep_upgrade {
+        fields.push("connection", b"upgrade");
     }
 }
 
 /// Takes off what a cell says to the router alone.
-pub(crate) fn clean_answer(headers: &mut HeaderMap, keep_upgrade: bool) {
-    let upgrade = keep_upgrade.then(|| headers.get(header::UPGRADE).cloned()).flatten();
-    clean(headers);
-    // Only a request says what its sender takes.
-    headers.remove(header::TE);
-    if let Some(protocol) = upgrade {
-        headers.insert(header::UPGRADE, protocol);
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    }
+pub(crate) fn clean_answer(fields: &mut Fields, keep_upgrade: bool) {
+    clean(fields, |known, _| match known {
+        // Only a request says what its sender takes.
+        Known::Te => false,
+        Known::Upgrade => keep_upgrade,
+        _ => true,
+    });
 }
 
-fn clean(headers: &mut HeaderMap) {
-    hop::end_hop(headers);
-    hop::drop_ours(headers);
+/// Takes off what speaks of one connection only (RFC 9110, section 7.6.1), what is ours, and what does not stay.
+fn clean(fields: &mut Fields, stays: impl Fn(Known, &[u8]) -> bool) {
+    let named = named_by_connection(fields);
+    fields.retain(|known, name, value| {
+        let ends_here = matches!(
+            known,
+            Known::Connection
+                | Known::Http2Settings
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::TransferEncoding
+        );
+        !ends_here
+            && !is_ours(name)
+            && stays(known, value)
+            && !named.iter().any(|named| name.eq_ignore_ascii_case(named))
+    });
+}
+
+/// Fields of one connection by its own word, beside those that always are.
+fn named_by_connection(fields: &Fields) -> Vec<Vec<u8>> {
+    const EVERYDAY: [&str; 6] = ["", "keep-alive", "close", "upgrade", "te", "content-length"];
+    let values = fields.all_known(Known::Connection).flat_map(|value| value.split(|byte| *byte == b','));
+    let names = values.map(<[u8]>::trim_ascii);
+    let is_other = |name: &&[u8]| !EVERYDAY.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+    // Without its host a request goes nowhere.
+    names.filter(is_other).filter(|name| !name.eq_ignore_ascii_case(b"host")).map(<[u8]>::to_vec).collect()
+}
+
+/// A client, a service and whoever writes trailers say nothing by these.
+pub(crate) fn is_ours(name: &[u8]) -> bool {
+    let prefix = names::PREFIX.as_bytes();
+    name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
 }
 
 /// Says for whom the router speaks: the client's address is appended; protocol and host are the first router's to say.
 pub(crate) fn forwarded(head: &mut Head, peer: IpAddr) {
-    let host = host(head);
-    let headers = &mut head.headers;
-    let mut path = String::new();
-    for value in headers.get_all(&FORWARDED_FOR) {
-        if let Ok(value) = value.to_str() {
-            path.push_str(value);
-            path.push_str(", ");
-        }
+    let mut path = String::with_capacity(48);
+    for value in head.fields.get_all(FORWARDED_FOR).filter_map(|value| std::str::from_utf8(value).ok()) {
+        path.push_str(value);
+        path.push_str(", ");
     }
     // Writing to a String does not fail.
     let _ = write!(path, "{peer}");
-    if let Ok(value) = HeaderValue::try_from(path) {
-        headers.insert(FORWARDED_FOR, value);
+    head.fields.set(FORWARDED_FOR, path.as_bytes());
+    if !head.fields.contains(FORWARDED_PROTO) {
+        head.fields.push(FORWARDED_PROTO, b"http");
     }
-    if !headers.contains_key(&FORWARDED_PROTO) {
-        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+    if let Some(host) = head.authority().filter(|host| !host.is_empty())
+        && !head.fields.contains(FORWARDED_HOST)
+    {
+        let host = host.to_owned();
+        head.fields.push(FORWARDED_HOST, host.as_bytes());
     }
-    if !host.is_empty() && !headers.contains_key(&FORWARDED_HOST) {
-        headers.insert(FORWARDED_HOST, host);
-    }
-}
-
-/// `host` as it goes to the cell: the authority of an absolute target if there was one, else what the client said. It
-/// may be empty (HTTP/1.0), but is always there.
-pub(crate) fn host(head: &Head) -> HeaderValue {
-    head.authority()
-        .and_then(|host| HeaderValue::try_from(host).ok())
-        .unwrap_or_else(|| HeaderValue::from_static(""))
 }
 
 /// One attempt, as the cell is told of it.
 pub(crate) struct AttemptFields<'a> {
-    pub(crate) transaction: &'a HeaderValue,
+    pub(crate) transaction: TransactionId,
     pub(crate) attempt: u32,
-    pub(crate) cell: &'a HeaderValue,
+    pub(crate) cell: &'a str,
     pub(crate) deadline_ms: u64,
 }
 
-pub(crate) fn of_attempt(headers: &mut HeaderMap, attempt: &AttemptFields<'_>) {
-    headers.insert(TRANSACTION, attempt.transaction.clone());
-    headers.insert(ATTEMPT, HeaderValue::from(attempt.attempt));
-    headers.insert(CELL, attempt.cell.clone());
-    headers.insert(DEADLINE, HeaderValue::from(attempt.deadline_ms));
+/// `host` as it goes to the cell is the authority of an absolute target if there was one, else what the client said. It may
+/// be empty (HTTP/1.0), but is always there.
+pub(crate) fn of_attempt(message: &mut Message, attempt: &AttemptFields<'_>) {
+    message.field(names::TRANSACTION, attempt.transaction.text(&mut [0; 36]).as_bytes());
+    message.number(names::ATTEMPT, attempt.attempt.into());
+    message.field(names::CELL, attempt.cell.as_bytes());
+    message.number(names::DEADLINE, attempt.deadline_ms);
 }
 
 /// What a listener with `explain` tells the client.
@@ -106,46 +120,25 @@ pub(crate) struct Explained<'a> {
     pub(crate) attempts: u32,
 }
 
-pub(crate) fn of_answer(
-    headers: &mut HeaderMap,
-    transaction: &HeaderValue,
-    explained: Option<&Explained<'_>>,
-) {
-    headers.insert(TRANSACTION, transaction.clone());
+pub(crate) fn of_answer(fields: &mut Fields, transaction: &TransactionId, explained: Option<&Explained<'_>>) {
+    fields.push(names::TRANSACTION, transaction.text(&mut [0; 36]).as_bytes());
     let Some(explained) = explained else { return };
-    for (name, text) in [(CELL, explained.cell), (RULE, explained.rule)] {
-        if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {
-            headers.insert(name, value);
+    for (name, text) in [(names::CELL, explained.cell), (names::RULE, explained.rule)] {
+        if let Some(text) = text {
+            fields.push(name, text.as_bytes());
         }
     }
-    headers.insert(ATTEMPTS, HeaderValue::from(explained.attempts));
-}
-
-/// The id as a header's value.
-pub(crate) fn transaction(id: &TransactionId) -> HeaderValue {
-    // A UUID is hexadecimal digits and hyphens, which every header takes.
-    HeaderValue::try_from(id.to_string()).unwrap_or_else(|_| HeaderValue::from_static(""))
+    fields.push(names::ATTEMPTS, explained.attempts.to_string().as_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn map(fields: &[(&str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.append(
-                HeaderName::try_from(*name).expect("a legal name"),
-                HeaderValue::try_from(*value).expect("a legal value"),
-            );
-        }
-        headers
-    }
-
     fn check(before: &[(&str, &str)], keep_upgrade: bool, after: &[(&str, &str)]) {
-        let mut headers = map(before);
-        clean_request(&mut headers, keep_upgrade);
-        assert_eq!(headers, map(after));
+        let mut fields = before.iter().copied().collect();
+        clean_request(&mut fields, keep_upgrade);
+        assert_eq!(fields, after.iter().copied().collect());
     }
 
     #[test]
@@ -153,32 +146,40 @@ mod tests {
         check(
             &[
                 ("host", "shop"),
-                ("connection", "keep-alive, x-private"),
+                ("connection", "keep-alive, X-Private"),
                 ("x-private", "1"),
                 ("transfer-encoding", "chunked"),
                 ("http2-settings", "AAMAAABkAAQAAP__"),
                 ("bulkhead-cell", "b"),
                 ("Bulkhead-Anything", "1"),
                 ("expect", "100-continue"),
-                ("x-partner", "acme"),
+                ("X-Partner", "acme"),
                 ("x-partner", "beta"),
             ],
             false,
-            &[("host", "shop"), ("x-partner", "acme"), ("x-partner", "beta")],
+            &[("host", "shop"), ("X-Partner", "acme"), ("x-partner", "beta")],
         );
+    }
+
+    #[test]
+    fn connection_cannot_take_off_the_host_or_the_length() {
+        let whole = [("host", "shop"), ("content-length", "3")];
+        check(&[whole[0], whole[1], ("connection", "Host, content-length")], false, &whole);
     }
 
     #[test]
     fn trailers_reach_whoever_wants_them_and_no_client_sends_any() {
         let host = ("host", "shop");
-        check(&[host, ("te", "trailers"), ("trailer", "x-sum")], false, &[host, ("te", "trailers")]);
+        check(&[host, ("te", "Trailers"), ("trailer", "x-sum")], false, &[host, ("te", "Trailers")]);
+        check(&[host, ("te", "gzip")], false, &[host]);
     }
 
     #[test]
     fn an_answer_keeps_its_trailers_name_and_says_nothing_of_what_its_sender_takes() {
-        let mut headers = map(&[("te", "trailers"), ("trailer", "x-sum"), ("bulkhead-outcome", "restart")]);
-        clean_answer(&mut headers, false);
-        assert_eq!(headers, map(&[("trailer", "x-sum")]));
+        let answer = [("te", "trailers"), ("trailer", "x-sum"), ("bulkhead-outcome", "restart")];
+        let mut fields = answer.into_iter().collect();
+        clean_answer(&mut fields, false);
+        assert_eq!(fields, [("trailer", "x-sum")].into_iter().collect());
     }
 
     #[test]
@@ -190,25 +191,21 @@ mod tests {
 
     #[test]
     fn the_client_is_appended_to_those_before_it() {
+        let before =
+            [("host", "shop:8080"), ("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https")];
         let mut head = Head {
             method: http::Method::GET,
             target: http::Uri::from_static("/"),
-            headers: map(&[
-                ("host", "shop:8080"),
-                ("x-forwarded-for", "203.0.113.9"),
-                ("x-forwarded-proto", "https"),
-            ]),
+            fields: before.into_iter().collect(),
             http10: false,
         };
         forwarded(&mut head, IpAddr::from([127, 0, 0, 1]));
-        assert_eq!(
-            head.headers,
-            map(&[
-                ("host", "shop:8080"),
-                ("x-forwarded-for", "203.0.113.9, 127.0.0.1"),
-                ("x-forwarded-proto", "https"),
-                ("x-forwarded-host", "shop:8080")
-            ])
-        );
+        let after = [
+            ("host", "shop:8080"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-for", "203.0.113.9, 127.0.0.1"),
+            ("x-forwarded-host", "shop:8080"),
+        ];
+        assert_eq!(head.fields, after.into_iter().collect());
     }
 }

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use bulkhead_crds::policy::RestartPolicy;
+use bulkhead_http1::Fields;
 use bulkhead_protocol::Reason;
 use bulkhead_routing::transaction::Failure;
 use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderName};
 use tokio::time::timeout;
 
 use crate::attempt::Lease;
@@ -27,12 +27,12 @@ const STREAMS: [&str; 6] = [
     "multipart/x-mixed-replace",
 ];
 /// By which an answer of any type says `no` to being held, as many servers say it to the proxies before them.
-const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+const BUFFERING: &str = "x-accel-buffering";
 
 /// A cell's answer, ready for the client.
 pub(crate) struct Ready {
     pub(crate) status: http::StatusCode,
-    pub(crate) headers: HeaderMap,
+    pub(crate) fields: Fields,
     pub(crate) body: ReadyBody,
     pub(crate) counts: std::rc::Rc<CellMetrics>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Ready {
 pub(crate) enum ReadyBody {
     Whole {
         data: Bytes,
-        trailers: Option<HeaderMap>,
+        trailers: Option<Fields>,
     },
     /// What has arrived, and the rest with its lease attached.
     Stream {
@@ -72,16 +72,16 @@ pub(crate) async fn hold(
     room: &Room,
 ) -> Result<Ready, Failure> {
     let counts = std::rc::Rc::clone(&lease.counts);
-    let UpstreamHead { status, headers, mut body, upgrade } = head;
+    let UpstreamHead { status, fields, mut body, upgrade } = head;
     if let Some(upgraded) = upgrade {
-        return Ok(Ready { status, headers, body: ReadyBody::Upgrade(upgraded, lease), counts });
+        return Ok(Ready { status, fields, body: ReadyBody::Upgrade(upgraded, lease), counts });
     }
     let announced = body.declared();
     body.attach(lease);
-    if !is_held(wanted, announced, &headers) || !announced.is_none_or(|length| room.grow(length)) {
+    if !is_held(wanted, announced, &fields) || !announced.is_none_or(|length| room.grow(length)) {
         return Ok(Ready {
             status,
-            headers,
+            fields,
             body: ReadyBody::Stream { begun: Bytes::new(), rest: body },
             counts,
         });
@@ -103,16 +103,16 @@ pub(crate) async fn hold(
         // Whoever asked for no restarts sees what there is.
         Err(_) => ReadyBody::Stream { begun: begun.freeze(), rest: body },
     };
-    Ok(Ready { status, headers, body, counts })
+    Ok(Ready { status, fields, body, counts })
 }
 
 /// One of known length that is short; where restarts or others count on it also one of unknown length that is no stream.
-fn is_held(wanted: Wanted, announced: Option<u64>, headers: &HeaderMap) -> bool {
-    let media = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+fn is_held(wanted: Wanted, announced: Option<u64>, fields: &Fields) -> bool {
+    let media = fields.get("content-type").unwrap_or_default();
     let is_stream = STREAMS.iter().any(|stream| {
         media.get(..stream.len()).is_some_and(|start| start.eq_ignore_ascii_case(stream.as_bytes()))
     });
-    let opts_out = headers.get(BUFFERING).is_some_and(|value| value == "no");
+    let opts_out = fields.get(BUFFERING) == Some(b"no");
     let short = announced.is_none_or(|length| length <= MOST as u64);
     let any_length = wanted.shared || wanted.policy == RestartPolicy::UntilPointOfNoReturn;
     let wanted = any_length || (announced.is_some() && wanted.policy != RestartPolicy::Never);
@@ -121,8 +121,6 @@ fn is_held(wanted: Wanted, announced: Option<u64>, headers: &HeaderMap) -> bool 
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn check(
@@ -132,16 +130,16 @@ mod tests {
         media: &'static str,
         expected: bool,
     ) {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+        let mut fields = Fields::new();
+        fields.push("Content-Type", media.as_bytes());
         let wanted = Wanted { policy, shared, left: Duration::ZERO };
         assert_eq!(
-            is_held(wanted, announced, &headers),
+            is_held(wanted, announced, &fields),
             expected,
             "{policy:?} {shared} {announced:?} {media}"
         );
-        headers.insert(BUFFERING, HeaderValue::from_static("no"));
-        assert!(!is_held(wanted, announced, &headers), "{policy:?} {shared} {announced:?} {media}");
+        fields.push(BUFFERING, b"no");
+        assert!(!is_held(wanted, announced, &fields), "{policy:?} {shared} {announced:?} {media}");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Whose transaction a request is: its id from the client's own idempotency key, or a new one. Pure.
 
 use bulkhead_crds::router::{Idempotency, OnRepeat};
+use bulkhead_http1::Fields;
 use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::Refusal;
 use http::header::HeaderName;
-use http::{HeaderMap, HeaderValue};
 
 /// Bytes of a key or a principal.
 const MOST: usize = 255;
@@ -32,37 +32,32 @@ impl Keys {
     ///
     /// # Errors
     /// `Malformed`: a key or a principal that is repeated, too long or no visible ASCII; a key without a principal.
-    pub(crate) fn take(
-        &self,
-        listener: &str,
-        headers: &mut HeaderMap,
-    ) -> Result<Option<TransactionId>, Refusal> {
-        let Some(key) = self.one(headers, &self.header)? else { return Ok(None) };
+    pub(crate) fn take(&self, listener: &str, fields: &mut Fields) -> Result<Option<TransactionId>, Refusal> {
+        let Some(key) = self.one(fields, &self.header)? else { return Ok(None) };
         let principal = match &self.principal {
             None => None,
-            Some(name) => Some(self.one(headers, name)?.ok_or_else(|| {
+            Some(name) => Some(self.one(fields, name)?.ok_or_else(|| {
                 malformed(format!("{} is needed beside {}: it says whose key it is", name, self.header))
             })?),
         };
-        let principal = principal.as_ref().map_or(&[][..], HeaderValue::as_bytes);
-        let id = TransactionId::of_key(listener, principal, key.as_bytes());
-        headers.remove(&self.header);
+        let id = TransactionId::of_key(listener, principal.unwrap_or_default(), key);
+        fields.remove(self.header.as_str());
         Ok(Some(id))
     }
 
-    fn one(&self, headers: &HeaderMap, name: &HeaderName) -> Result<Option<HeaderValue>, Refusal> {
-        let mut values = headers.get_all(name).iter();
+    fn one<'a>(&self, fields: &'a Fields, name: &'a HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
+        let mut values = fields.get_all(name.as_str());
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
             return Err(malformed(format!("{name} is given more than once")));
         }
-        let visible = value.as_bytes().iter().all(u8::is_ascii_graphic);
+        let visible = value.iter().all(u8::is_ascii_graphic);
         if !visible || !(1..=MOST).contains(&value.len()) {
             return Err(malformed(format!(
                 "{name} must be 1 to {MOST} visible ASCII characters, without spaces"
             )));
         }
-        Ok(Some(value.clone()))
+        Ok(Some(value))
     }
 }
 
@@ -84,12 +79,9 @@ mod tests {
     }
 
     fn take(keys: &Keys, fields: &[(&'static str, &str)]) -> Result<Option<TransactionId>, String> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in fields {
-            headers.append(*name, HeaderValue::try_from(*value).expect("a legal value"));
-        }
-        let id = keys.take("http", &mut headers).map_err(|refusal| refusal.detail)?;
-        assert!(id.is_none() || !headers.contains_key("idempotency-key"), "the key goes nowhere");
+        let mut fields: Fields = fields.iter().copied().collect();
+        let id = keys.take("http", &mut fields).map_err(|refusal| refusal.detail)?;
+        assert!(id.is_none() || !fields.contains("idempotency-key"), "the key goes nowhere");
         Ok(id)
     }
 

@@ -15,7 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Takes over an attempt that its transaction has given up.
 pub(crate) fn refuse(worker: &Rc<Worker>, sent: Sending, lease: Lease) {
-    // Past the thread's limits it is dropped, which closes the connection.
+    // What still reads a client's body, or is past the thread's limits, is dropped, which closes the connection.
+    if !sent.is_sent() {
+        return;
+    }
     let Some(place) = worker.late_place(lease.memory()) else { return };
     let metrics = worker.metrics().clone();
     tokio::task::spawn_local(async move {

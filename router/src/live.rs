@@ -7,15 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::HeaderValue;
 
 use crate::objects::Pod;
 
 /// One cell in this router.
 pub(crate) struct CellLive {
     pub(crate) name: Arc<str>,
-    /// The name as a header's value.
-    pub(crate) header: HeaderValue,
     is_in: AtomicBool,
     /// When the ramp began, by the process's clock, so below 0 for a cell that was ready before this process started;
     /// [`NO_RAMP`] when there is none.
@@ -50,8 +47,6 @@ impl CellLive {
         };
         Self {
             name: name.into(),
-            // Names of cells are letters, digits and hyphens, which every header takes.
-            header: HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("")),
             is_in: AtomicBool::new(false),
             ramp_from: AtomicI64::new(NO_RAMP),
             in_flight: AtomicU32::new(0),

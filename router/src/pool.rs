@@ -1,6 +1,6 @@
 //! Connections that a thread keeps for later, and those to one pod with how many of its attempts are under way there.
 
-use std::borrow::BorrowMut;
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ impl<C> Default for Idle<C> {
     }
 }
 
-impl<C: BorrowMut<Connection>> Idle<C> {
+impl<C: Borrow<Connection>> Idle<C> {
     /// The connection used last, if it was so at `kept_since_ms` or later and still works: the oldest ones can then go.
-    pub(crate) async fn take(&self, kept_since_ms: u64) -> Option<(C, u64)> {
+    pub(crate) fn take(&self, kept_since_ms: u64) -> Option<(C, u64)> {
         loop {
-            let (mut connection, used_ms) = self.0.borrow_mut().pop()?;
-            if used_ms >= kept_since_ms && connection.borrow_mut().is_usable().await {
+            let (connection, used_ms) = self.0.borrow_mut().pop()?;
+            if used_ms >= kept_since_ms && connection.borrow().is_usable() {
                 return Some((connection, used_ms));
             }
         }
@@ -38,7 +38,7 @@ impl<C: BorrowMut<Connection>> Idle<C> {
 
     pub(crate) fn give_back(&self, connection: C, used_ms: u64) {
         let mut idle = self.0.borrow_mut();
-        if idle.len() < MOST_IDLE && !connection.borrow().is_closed() {
+        if idle.len() < MOST_IDLE && connection.borrow().is_idle() {
             idle.push((connection, used_ms));
         }
     }
@@ -47,7 +47,7 @@ impl<C: BorrowMut<Connection>> Idle<C> {
     pub(crate) fn sweep(&self, kept_since_ms: u64) {
         self.0
             .borrow_mut()
-            .retain(|(connection, used_ms)| !connection.borrow().is_closed() && *used_ms >= kept_since_ms);
+            .retain(|(connection, used_ms)| *used_ms >= kept_since_ms && connection.borrow().rests());
     }
 }
 
@@ -72,8 +72,8 @@ impl Pool {
     }
 
     /// A kept connection that still works.
-    pub(crate) async fn take(&self) -> Option<Connection> {
-        self.idle.take(0).await.map(|(connection, _)| connection)
+    pub(crate) fn take(&self) -> Option<Connection> {
+        self.idle.take(0).map(|(connection, _)| connection)
     }
 
     pub(crate) fn give_back(&self, connection: Connection, now_ms: u64) {

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use bulkhead_crds::policy::TooLarge;
 use bulkhead_crds::router::OnRepeat;
+use bulkhead_http1::check_host;
 use bulkhead_ledger::Standing;
 use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::{Refusal, decide};
-use http::{Method, header};
+use http::Method;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::answer::{Life, answered, joined, refused};
-use crate::body::{self, Body, linger};
+use crate::body::{self, Body};
 use crate::caller::accompany;
 use crate::edge::{Arriving, Outgoing};
 use crate::headers;
@@ -42,11 +43,8 @@ async fn handle(
     life: &Rc<Life>,
 ) -> Result<Answer, Refusal> {
     let Request { mut head, body, peer, upgrade } = request;
-    let (permit, key) = match admit(listener, &mut head, settings) {
-        Ok(admitted) => admitted,
-        Err(refusal) => return Err(unread(body, refusal)),
-    };
-    headers::clean_request(&mut head.headers, upgrade.is_some());
+    let (permit, key) = admit(listener, &mut head, settings)?;
+    headers::clean_request(&mut head.fields, upgrade.is_some());
 
     let room = Room::none(worker.listeners(), settings);
     let payload = read(worker, listener, life, &head, body, &room).await?;
@@ -80,12 +78,10 @@ fn admit(
     if head.method == Method::CONNECT {
         return Err(malformed("CONNECT is for proxies, and this is none"));
     }
-    let hosts = head.headers.get_all(header::HOST).iter().count();
-    if hosts > 1 || (head.authority().is_none() && !head.http10) {
-        return Err(malformed("HTTP/1.1 needs one host field (RFC 9112, section 3.2)"));
-    }
+    check_host(&head.fields, head.http10)
+        .map_err(|error| malformed(&format!("{error} ({})", error.rule())))?;
     let Some(keys) = &settings.keys else { return Ok((permit, None)) };
-    let id = keys.take(listener.name(), &mut head.headers)?;
+    let id = keys.take(listener.name(), &mut head.fields)?;
     Ok((permit, id.map(|id| (id, keys.on_repeat))))
 }
 
@@ -137,7 +133,7 @@ fn follow(
 /// What tells two requests with the same key apart. A body that is not held whole stands for any.
 fn digest(head: &Head, payload: &Payload) -> Digest {
     let mut hash = Xxh3::new();
-    let target = head.origin().to_string();
+    let target = head.origin();
     let body = payload.bytes().map_or(&[][..], |bytes| bytes);
     for part in [head.method.as_str().as_bytes(), target.as_bytes(), body] {
         hash.update(&(part.len() as u64).to_be_bytes());
@@ -156,17 +152,14 @@ async fn read(
     body: Arriving,
     room: &Rc<Room>,
 ) -> Result<Payload, Refusal> {
-    let Allowed { length, too_large, deadline } = match allowed(&worker.table(), listener, head) {
-        Ok(allowed) => allowed,
-        Err(refusal) => return Err(unread(body, refusal)),
-    };
+    let Allowed { length, too_large, deadline } = allowed(&worker.table(), listener, head)?;
     life.set_deadline(deadline);
     let patience = listener.settings().body_timeout.min(life.time_left(worker));
     match body::read(body, length, room, patience).await? {
         Body::Whole(bytes) => Ok(Payload::Whole(bytes)),
         Body::TooLarge { read, rest } => match too_large {
             TooLarge::Stream => Ok(Payload::Once(Some(Outgoing::Rest { read, rest }))),
-            TooLarge::Reject => Err(unread(rest, body_too_large(length))),
+            TooLarge::Reject => Err(body_too_large(length)),
         },
     }
 }
@@ -193,10 +186,4 @@ fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allow
 
 fn malformed(detail: &str) -> Refusal {
     Refusal { reason: Reason::Malformed, detail: detail.to_owned() }
-}
-
-/// Refuses a request whose body was not read.
-fn unread(body: Arriving, refusal: Refusal) -> Refusal {
-    linger(body);
-    refusal
 }

@@ -14,11 +14,10 @@ use bulkhead_routing::table::{CellIndex, Restart, Rule};
 use bulkhead_routing::transaction::restart::{self, Failure, Next, Situation, Stage};
 use bulkhead_routing::{Choice, Refusal, decide};
 use bytes::Bytes;
-use http::{HeaderMap, header};
 
 use crate::answer::Life;
-use crate::attempt::{Message, pick};
-use crate::edge::Outgoing;
+use crate::attempt::pick;
+use crate::edge::{Message, Outgoing};
 use crate::egress;
 use crate::headers::{self, AttemptFields};
 use crate::listener::{Listener, Room};
@@ -295,20 +294,21 @@ impl Transaction {
 
     /// What is sent in this attempt.
     pub(crate) fn message(&self, cell: &LocalCell, limit: Duration) -> Message {
-        let mut headers: HeaderMap = self.head.headers.clone();
-        headers.insert(header::HOST, headers::host(&self.head));
-        self.mark(&mut headers, cell, limit);
-        Message { method: self.head.method.clone(), target: self.head.origin(), headers }
+        let mut message = Message::new(&self.head.method, &self.head.origin());
+        message.field("host", self.head.authority().unwrap_or_default().as_bytes());
+        message.fields(&self.head.fields);
+        self.mark(&mut message, cell, limit);
+        message
     }
 
     /// The fields by which a cell knows transaction and attempt.
-    pub(crate) fn mark(&self, headers: &mut HeaderMap, cell: &LocalCell, limit: Duration) {
+    pub(crate) fn mark(&self, message: &mut Message, cell: &LocalCell, limit: Duration) {
         headers::of_attempt(
-            headers,
+            message,
             &AttemptFields {
-                transaction: &self.life.id_value(),
+                transaction: self.life.id(),
                 attempt: self.life.attempts(),
-                cell: &cell.live.header,
+                cell: &cell.live.name,
                 deadline_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             },
         );

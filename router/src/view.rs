@@ -47,7 +47,7 @@ impl RequestView for View<'_> {
     }
 
     fn header(&self, lower_case_name: &str) -> Option<&[u8]> {
-        self.head.headers.get(lower_case_name).map(http::HeaderValue::as_bytes)
+        self.head.fields.get(lower_case_name)
     }
 
     fn body(&self) -> &[u8] {

@@ -1,15 +1,26 @@
-//! The edge: where our requests and answers become bytes and back. hyper serves here for now; nothing outside this
-//! folder names it, so that another codec can take its place.
+//! The edge: where our requests and answers become bytes and back. Framing and heads are `bulkhead-http1`'s; sockets,
+//! buffers and the order in which both sides are polled are here. What becomes of a request is the path's.
 
-mod body;
-mod client;
-mod last;
+mod answering;
+mod arriving;
+mod buffers;
+mod connection;
+mod date;
+mod outgoing;
 mod server;
 mod upgrade;
-mod watched;
+mod upstream;
+mod watch;
+mod wire;
 
-pub(crate) use body::{Arriving, Collected, Outgoing, Unread, UpstreamBody};
-pub(crate) use client::{AttemptError, Connection, Sending, UpstreamHead};
-pub(crate) use last::last_answer;
-pub(crate) use server::{Kick, Phase, Watch, serve_connection};
+pub(crate) use answering::last_answer;
+pub(crate) use arriving::{Arriving, Unreadable};
+pub(crate) use connection::{AttemptError, Connection, Message, Sending, UpstreamHead};
+pub(crate) use outgoing::Outgoing;
+pub(crate) use server::serve_connection;
 pub(crate) use upgrade::{Upgrade, UpgradedCell};
+pub(crate) use upstream::{Collected, Unread, UpstreamBody};
+pub(crate) use watch::{Kick, Phase, Watch};
+
+/// A client's connection, whatever protects it.
+pub(crate) type Front = tokio::net::TcpStream;

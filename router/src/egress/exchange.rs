@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_http1::Fields;
 use bulkhead_process::Monotonic;
 use bulkhead_protocol::Reason;
 use bulkhead_routing::transaction::Sent;
@@ -16,7 +17,7 @@ use super::destination::DestinationLive;
 use super::fields::from_destination;
 use super::metrics::DestinationMetrics;
 use super::pool::{Counted, Lane, Tried};
-use crate::edge::{AttemptError, Outgoing, Unread, UpstreamHead};
+use crate::edge::{self, AttemptError, Outgoing, Unread, UpstreamHead};
 
 /// A message for a destination, the same on whatever connection it goes out.
 pub(crate) struct Message {
@@ -76,8 +77,8 @@ impl Ready {
             return Sent::NotSent(Reason::Timeout);
         }
         // Dropped when this is over, and with it closed, unless its answer was read to its end.
-        let mut connection = self.connection.take().expect("it is taken here alone, and self is consumed");
-        let sent = timeout(left, self.exchange(&mut connection, message)).await;
+        let connection = self.connection.take().expect("it is taken here alone, and self is consumed");
+        let sent = timeout(left, self.exchange(&connection, message)).await;
         match sent {
             Ok(Ok(returned)) => {
                 self.counts.answered(self.clock.elapsed().saturating_sub(began));
@@ -96,22 +97,21 @@ impl Ready {
         }
     }
 
-    async fn exchange(&self, connection: &mut Counted, message: &Message) -> Result<Returned, Broken> {
-        let mut headers = HeaderMap::with_capacity(message.headers.len() + 2);
+    async fn exchange(&self, connection: &Counted, message: &Message) -> Result<Returned, Broken> {
+        let mut request = edge::Message::new(&message.method, message.path.as_str());
         // First, as RFC 9110, section 7.2, would have it.
         let host = message.headers.get(header::HOST).unwrap_or(&self.lane.endpoint.authority);
-        headers.insert(header::HOST, host.clone());
-        headers.extend(message.headers.clone());
-        let body = Outgoing::Whole(message.body.clone());
-        let sent = connection.connection.send(&message.method, message.path.clone().into(), headers, body);
-        let UpstreamHead { status, headers, body, upgrade } = sent.await?;
+        request.field("host", host.as_bytes());
+        request.fields(&Fields::from(&message.headers));
+        let sent = connection.connection.send(&request, Outgoing::Whole(message.body.clone()));
+        let UpstreamHead { status, fields, body, upgrade } = sent.await?;
         // Nobody asked it to leave HTTP, so that there is no telling what it takes the connection for.
         if upgrade.is_some() {
             return Err(Broken::Sent(Reason::UpstreamProtocol));
         }
         let limit = usize::try_from(self.live.spec.answer_bytes).unwrap_or(usize::MAX);
         let body = body.whole(limit).await?;
-        Ok(Returned { status: status.as_u16(), headers: from_destination(headers), body })
+        Ok(Returned { status: status.as_u16(), headers: from_destination(fields.to_map()), body })
     }
 }
 

@@ -1,11 +1,9 @@
 //! Header fields between a cell and a destination: what is passed on, what is taken off, what is put on. Pure.
 
-use bulkhead_protocol::TransactionId;
+use bulkhead_protocol::{TransactionId, hop};
 use bulkhead_routing::table::{Destination, DestinationKind};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
-
-use crate::headers;
 
 /// Fields of an answer that say nothing in a request, or that hyper writes itself.
 const OF_ANSWERS: [HeaderName; 4] =
@@ -19,7 +17,9 @@ pub(crate) fn to_destination(
     id: &TransactionId,
     number: u32,
 ) -> HeaderMap {
-    headers::clean_request(&mut fields, false);
+    clean(&mut fields);
+    fields.remove(header::TRAILER);
+    fields.remove(header::EXPECT);
     for name in &OF_ANSWERS {
         fields.remove(name);
     }
@@ -42,10 +42,17 @@ pub(crate) fn to_destination(
 /// The fields of a destination's answer that go back to the cell: the end-to-end ones, without any of ours and without the
 /// length, which changes where a context precedes the body.
 pub(crate) fn from_destination(mut fields: HeaderMap) -> HeaderMap {
-    headers::clean_answer(&mut fields, false);
+    clean(&mut fields);
+    fields.remove(header::TE);
     fields.remove(header::CONTENT_LENGTH);
     fields.remove(header::TRAILER);
     fields
+}
+
+/// What ends with its connection, and what is ours.
+fn clean(fields: &mut HeaderMap) {
+    hop::end_hop(fields);
+    hop::drop_ours(fields);
 }
 
 #[cfg(test)]

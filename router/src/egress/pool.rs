@@ -1,6 +1,6 @@
 //! One thread's connections to destinations: which endpoint gets the next message, and connections kept for later.
 
-use std::borrow::{Borrow, BorrowMut};
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -47,12 +47,6 @@ pub(super) struct Counted {
 impl Borrow<Connection> for Counted {
     fn borrow(&self) -> &Connection {
         &self.connection
-    }
-}
-
-impl BorrowMut<Connection> for Counted {
-    fn borrow_mut(&mut self) -> &mut Connection {
-        &mut self.connection
     }
 }
 
@@ -103,7 +97,7 @@ impl EgressPools {
                 return Err(Reason::Timeout);
             }
             let kept_since = self.clock.millis().saturating_sub(IDLE_MS);
-            if let Some((connection, since_ms)) = lane.idle.take(kept_since).await {
+            if let Some((connection, since_ms)) = lane.idle.take(kept_since) {
                 return Ok(self.ready(&lanes, &lane, connection, since_ms, false));
             }
             let limit = live.spec.connect_timeout;

@@ -2,7 +2,7 @@
 
 pub use bulkhead_crds::policy::RestartPolicy;
 use bulkhead_protocol::Reason;
-use http::{HeaderValue, Method, StatusCode};
+use http::{Method, StatusCode};
 
 /// Why an attempt brought no answer, as far as restarting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +18,9 @@ pub enum Failure {
 impl Failure {
     /// What an orchestrator means that gives a transaction back. A word that this router does not know yet is judged by
     /// its status: 503 promises that nothing happened, whatever the reason.
-    pub fn given_back(status: StatusCode, word: Option<&HeaderValue>) -> Self {
+    pub fn given_back(status: StatusCode, word: Option<&[u8]>) -> Self {
         let Some(word) = word else { return Self::GivenBack(Reason::CellRestart) };
-        let known = word.to_str().ok().and_then(|word| word.parse().ok());
+        let known = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
         let untouched = status == StatusCode::SERVICE_UNAVAILABLE;
         let unknown = if untouched { Reason::CellRestart } else { Reason::ServiceFailed };
         Self::GivenBack(known.unwrap_or(unknown))
@@ -184,8 +184,7 @@ mod tests {
     #[test]
     fn a_word_that_is_not_known_yet_promises_what_its_status_does() {
         let check = |status, word: Option<&'static str>, expected| {
-            let word = word.map(HeaderValue::from_static);
-            let failure = Failure::given_back(status, word.as_ref());
+            let failure = Failure::given_back(status, word.map(str::as_bytes));
             assert_eq!(failure, Failure::GivenBack(expected), "{status} {word:?}");
         };
         check(StatusCode::SERVICE_UNAVAILABLE, Some("Draining"), Reason::Draining);

@@ -49,7 +49,7 @@ async fn a_connection_that_was_not_used_goes_back() {
 }
 
 fn is_closed(ready: &Ready) -> bool {
-    ready.connection.as_ref().is_some_and(|counted| counted.connection.is_closed())
+    ready.connection.as_ref().is_some_and(|counted| !counted.connection.is_usable())
 }
 
 #[tokio::test]

@@ -1,0 +1,216 @@
+//! Answers as they go out to a client: the head, with what this connection says of itself, then the body as it comes.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bulkhead_http1::{
+    Chunk, Fields, Known, LAST_CHUNK, Piece, Request, answer_line, field, has_token, length, trailers,
+};
+use bulkhead_process::clock;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+
+use super::arriving::ClientSide;
+use super::date;
+use super::upstream::UpstreamBody;
+use super::watch::{Kick, Watch};
+use super::wire::Out;
+use crate::message::{Answer, AnswerBody, Holds};
+
+/// What of a request its answer's form depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    head_alone: bool,
+    http10: bool,
+    keeps_alive: bool,
+    takes_trailers: bool,
+}
+
+impl Asked {
+    pub(super) fn of(request: &Request) -> Self {
+        Self {
+            head_alone: request.method == Method::HEAD,
+            http10: request.http10,
+            keeps_alive: request.keeps_alive,
+            takes_trailers: !request.http10 && has_token(request.fields.all_known(Known::Te), "trailers"),
+        }
+    }
+
+    /// A request that could not be read, and after which there is no other.
+    pub(super) const UNREADABLE: Self =
+        Self { head_alone: false, http10: false, keeps_alive: false, takes_trailers: false };
+}
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Nothing,
+    Plain,
+    Chunked,
+}
+
+/// An answer on its way out. What the request holds is held until it is written.
+pub(super) struct Writing {
+    out: Out,
+    rest: Option<UpstreamBody>,
+    form: Form,
+    takes_trailers: bool,
+    lasts: bool,
+    _holds: Option<Holds>,
+}
+
+impl Writing {
+    /// With `ends` the connection ends with it.
+    pub(super) fn new(answer: Answer, asked: Asked, ends: bool) -> Self {
+        let Answer { status, fields, body, close } = answer;
+        let mut lasts = asked.keeps_alive && !close && !ends;
+        let mut out = Out::new();
+        let (form, known) = form(status, &fields, &body, asked);
+        // Of unknown length and in one piece, its end is the connection's.
+        lasts &= (form, known) != (Form::Plain, None);
+        head(&mut out.small, status, &fields, (form, known));
+        connection(&mut out.small, status, asked.http10, lasts);
+        let mut writing =
+            Self { out, rest: None, form, takes_trailers: asked.takes_trailers, lasts, _holds: None };
+        match body {
+            AnswerBody::Whole { data, trailers, holds } => {
+                writing._holds = holds;
+                writing.put(&data);
+                writing.end(trailers.as_ref());
+            }
+            AnswerBody::Stream { begun, rest } => {
+                writing.put(&begun);
+                writing.rest = Some(rest).filter(|_| form != Form::Nothing);
+            }
+        }
+        writing
+    }
+
+    /// Whether the connection can be used again, once all of it is written.
+    pub(super) fn poll(
+        &mut self,
+        side: &ClientSide,
+        watch: &Watch,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
+        loop {
+            let waits = self.gather(context)?.is_pending();
+            if self.out.is_empty() {
+                if !waits {
+                    self.out.rest();
+                    return Poll::Ready(Ok(self.lasts && watch.kicked() == Kick::None));
+                }
+                ready!(side.poll_gone(context));
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            let polled = self.out.poll_flush(&mut side.wire.borrow_mut().stream, context);
+            watch.wrote(&polled);
+            ready!(polled)?;
+        }
+    }
+
+    /// Takes what there is of the body, as much as is written at once. Pending where more is waited for.
+    fn gather(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.out.is_full() {
+            let Some(rest) = &mut self.rest else { break };
+            match ready!(rest.poll_piece(context))? {
+                Piece::Data(data) => self.put(&data),
+                Piece::End(trailers) => {
+                    self.rest = None;
+                    self.end(trailers.as_ref());
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn put(&mut self, data: &Bytes) {
+        match self.form {
+            Form::Nothing => {}
+            _ if data.is_empty() => {}
+            Form::Plain => self.out.push(data, b""),
+            Form::Chunked => {
+                self.out.small.extend_from_slice(Chunk::of(data.len()).as_bytes());
+                self.out.push(data, b"\r\n");
+            }
+        }
+    }
+
+    fn end(&mut self, with: Option<&Fields>) {
+        if self.form == Form::Chunked {
+            match with.filter(|with| self.takes_trailers && !with.is_empty()) {
+                Some(with) => self.out.push(&trailer_section(with), b""),
+                None => self.out.push(&Bytes::from_static(LAST_CHUNK), b""),
+            }
+        }
+    }
+}
+
+fn trailer_section(with: &Fields) -> Bytes {
+    let mut section = Vec::new();
+    trailers(&mut section, with);
+    section.into()
+}
+
+/// How the body is written, and the length that the head says.
+fn form(status: StatusCode, fields: &Fields, body: &AnswerBody, asked: Asked) -> (Form, Option<u64>) {
+    if status.is_informational() || status == StatusCode::NO_CONTENT {
+        return (Form::Nothing, None);
+    }
+    let (known, has_trailers) = match body {
+        AnswerBody::Whole { data, trailers, .. } => (Some(data.len() as u64), trailers.is_some()),
+        AnswerBody::Stream { begun, rest } => (rest.declared().map(|left| begun.len() as u64 + left), false),
+    };
+    if asked.head_alone || status == StatusCode::NOT_MODIFIED {
+        // The length that there would be, as the cell says.
+        let said = fields.get_known(Known::ContentLength).and_then(|value| std::str::from_utf8(value).ok());
+        let said = said.and_then(|said| said.parse().ok());
+        let ours = known.filter(|length| *length > 0);
+        return (Form::Nothing, said.or(ours));
+    }
+    match known {
+        Some(_) if has_trailers && asked.takes_trailers => (Form::Chunked, None),
+        Some(length) => (Form::Plain, Some(length)),
+        None if asked.http10 => (Form::Plain, None),
+        None => (Form::Chunked, None),
+    }
+}
+
+fn head(out: &mut Vec<u8>, status: StatusCode, fields: &Fields, (form, known): (Form, Option<u64>)) {
+    answer_line(out, status);
+    let mut has_date = false;
+    for (known, name, value) in fields.iter_known() {
+        if !matches!(known, Known::ContentLength | Known::TransferEncoding | Known::Connection) {
+            has_date |= name.eq_ignore_ascii_case(b"date");
+            field(out, name, value);
+        }
+    }
+    if !has_date {
+        date::field(out, clock::now_unix_millis());
+    }
+    match known {
+        Some(bytes) => length(out, bytes),
+        None if form == Form::Chunked => field(out, b"transfer-encoding", b"chunked"),
+        None => {}
+    }
+}
+
+/// What the answer says of its connection, and the end of the head.
+fn connection(out: &mut Vec<u8>, status: StatusCode, http10: bool, lasts: bool) {
+    let says: &[u8] = match (status, lasts) {
+        (StatusCode::SWITCHING_PROTOCOLS, _) => b"connection: upgrade\r\n",
+        (_, false) => b"connection: close\r\n",
+        (_, true) if http10 => b"connection: keep-alive\r\n",
+        (_, true) => b"",
+    };
+    out.extend_from_slice(says);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// An answer of ours as bytes, for a connection that ends with it.
+pub(crate) fn last_answer(answer: Answer) -> Vec<u8> {
+    let mut writing = Writing::new(answer, Asked::UNREADABLE, true);
+    let mut bytes = std::mem::take(&mut writing.out.small);
+    bytes.extend_from_slice(&writing.out.large);
+    bytes
+}
