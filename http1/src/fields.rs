@@ -5,12 +5,15 @@ use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::name::Known;
+use crate::write;
 
 /// Where one field is. Heads are far below 2^32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) name: (u32, u32),
     pub(crate) value: (u32, u32),
+    /// Where its line ends, behind the CRLF. It begins with the name.
+    pub(crate) end: u32,
     pub(crate) known: Known,
     /// In the bytes that were added.
     pub(crate) added: bool,
@@ -45,8 +48,7 @@ impl Fields {
 
     /// The first value of that field.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        let is_it = |place: &&Place| self.name(place).eq_ignore_ascii_case(name.as_bytes());
-        self.places.iter().find(is_it).map(|place| self.value(place))
+        self.places.iter().find(|place| self.is_named(place, name)).map(|place| self.value(place))
     }
 
     /// The first value of that field, where it is text.
@@ -55,8 +57,7 @@ impl Fields {
     }
 
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        let is_it = move |place: &&Place| self.name(place).eq_ignore_ascii_case(name.as_bytes());
-        self.places.iter().filter(is_it).map(|place| self.value(place))
+        self.places.iter().filter(|place| self.is_named(place, name)).map(|place| self.value(place))
     }
 
     pub fn get_known(&self, known: Known) -> Option<&[u8]> {
@@ -88,9 +89,37 @@ impl Fields {
             return;
         }
         let known = Known::of(name.as_bytes());
-        let name = self.add(name.as_bytes());
-        let value = self.add(value);
-        self.places.push(Place { name, value, known, added: true });
+        let begin = self.added.len();
+        write::field(&mut self.added, name.as_bytes(), value);
+        let (colon, end) = (begin + name.len(), self.added.len());
+        self.places.push(Place {
+            name: (place(begin), place(colon)),
+            value: (place(colon + 2), place(end - 2)),
+            end: place(end),
+            known,
+            added: true,
+        });
+    }
+
+    /// Writes the lines of the fields of which it is true, in their order. What stands together is copied together.
+    pub fn write(&self, out: &mut Vec<u8>, mut goes: impl FnMut(Known, &[u8], &[u8]) -> bool) {
+        let mut run: Option<Place> = None;
+        for place in &self.places {
+            if !goes(place.known, self.name(place), self.value(place)) {
+                continue;
+            }
+            match &mut run {
+                Some(run) if run.added == place.added && run.end == place.name.0 => run.end = place.end,
+                run => {
+                    if let Some(run) = run.replace(*place) {
+                        out.extend_from_slice(slice(self.bytes(&run), (run.name.0, run.end)));
+                    }
+                }
+            }
+        }
+        if let Some(run) = run {
+            out.extend_from_slice(slice(self.bytes(&run), (run.name.0, run.end)));
+        }
     }
 
     /// Puts a field in the place of those of its name.
@@ -123,10 +152,9 @@ impl Fields {
         map
     }
 
-    fn add(&mut self, bytes: &[u8]) -> (u32, u32) {
-        let begin = self.added.len();
-        self.added.extend_from_slice(bytes);
-        (place(begin), place(self.added.len()))
+    fn is_named(&self, place: &Place, name: &str) -> bool {
+        let length = (place.name.1 - place.name.0) as usize;
+        length == name.len() && self.name(place).eq_ignore_ascii_case(name.as_bytes())
     }
 
     fn name(&self, place: &Place) -> &[u8] {
@@ -218,6 +246,29 @@ mod tests {
         assert!(fields.is_empty());
         fields.push("x-a", "tab\there, \u{e4}".as_bytes());
         assert_eq!(fields.len(), 1);
+    }
+
+    #[test]
+    fn lines_are_written_as_they_came_with_what_was_added_behind() {
+        use bytes::BytesMut;
+
+        let text = "GET / HTTP/1.1\r\nHost:shop\r\nX-A:  1 \r\nX-B: 2\r\nX-C: 3\r\n\r\n";
+        let read = crate::RequestReader::default().read(&mut BytesMut::from(text), 1024);
+        let mut fields = read.expect("is HTTP").expect("is whole").fields;
+        fields.push("x-d", b"4");
+        fields.push("x-e", b"5");
+        let check = |without: &[&str], expected: &str| {
+            let mut out = Vec::new();
+            fields.write(&mut out, |_, name, _| !without.iter().any(|other| name == other.as_bytes()));
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        };
+        check(&[], "Host:shop\r\nX-A:  1 \r\nX-B: 2\r\nX-C: 3\r\nx-d: 4\r\nx-e: 5\r\n");
+        check(&["Host", "X-B", "x-d"], "X-A:  1 \r\nX-C: 3\r\nx-e: 5\r\n");
+        check(&["Host", "X-A", "X-B", "X-C", "x-d", "x-e"], "");
+        fields.retain(|_, name, _| name != b"X-A");
+        let mut out = Vec::new();
+        fields.write(&mut out, |_, _, _| true);
+        assert_eq!(String::from_utf8_lossy(&out), "Host:shop\r\nX-B: 2\r\nX-C: 3\r\nx-d: 4\r\nx-e: 5\r\n");
     }
 
     #[test]

@@ -69,7 +69,12 @@ pub(crate) fn places(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Result<V
         }
         // An empty value is a slice of its own, which need not lie within the bytes.
         let value = if header.value.is_empty() { (name.1, name.1) } else { within(header.value) };
-        places.push(Place { name, value, known: Known::of(header.name.as_bytes()), added: false });
+        if let Some(before) = places.last_mut() {
+            let before: &mut Place = before;
+            before.end = name.0;
+        }
+        let known = Known::of(header.name.as_bytes());
+        places.push(Place { name, value, end: place(bytes.len() - 2), known, added: false });
     }
     if !bytes.ends_with(b"\r\n\r\n") {
         return Err(Error::LineEnd);

@@ -118,7 +118,8 @@ pub fn check_host(fields: &Fields, http10: bool) -> Result<(), Error> {
 
 /// Characters of a name or an address with its port (RFC 3986, section 3.2.2).
 fn is_of_host(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte)
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b':' | b'_' | b'~' | b'%')
+        || matches!(byte, b'!' | b'$' | b'&'..=b'+' | b';' | b'=' | b'[' | b']')
 }
 
 #[cfg(test)]

@@ -69,6 +69,8 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
     });
     let orphans = Rc::clone(&doors.worker);
     tokio::task::spawn_local(async move { orphans.orphans().raise().await });
+    let timers = Rc::clone(doors.worker.timers());
+    tokio::task::spawn_local(async move { timers.run().await });
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -75,6 +75,11 @@ impl Life {
         self.left(worker, self.deadline.get())
     }
 
+    /// As [`Self::time_left`], by a clock that is read now: the process may have stood still.
+    pub(crate) fn time_left_now(&self, worker: &Worker) -> Duration {
+        self.began.saturating_add(self.deadline.get()).saturating_sub(worker.clock().elapsed_now())
+    }
+
     pub(crate) fn chose(&self, rule: &Rule, cell: &LocalCell) {
         self.deadline.set(rule.restart.deadline);
         if self.rule.borrow().as_ref() != Some(&rule.id) {

@@ -97,13 +97,14 @@ pub(crate) struct Failed {
 pub(crate) fn pick(cell: &LocalCell, tried: &[Rc<Pool>], context: Option<&str>) -> Option<Rc<Pool>> {
     let untried = |pool: &&Rc<Pool>| !tried.iter().any(|other| Rc::ptr_eq(pool, other));
     let reads = |pool: &&Rc<Pool>| context.is_none_or(|version| pool.pod.reads(version));
-    let usable = cell.pods.iter().filter(|pool| pool.pod.is_usable()).filter(untried).filter(reads);
-    let candidates: Vec<&Rc<Pool>> = usable.collect();
-    if candidates.is_empty() {
-        return None;
+    let usable = || cell.pods.iter().filter(|pool| pool.pod.is_usable()).filter(untried).filter(reads);
+    let count = usable().count();
+    if count < 2 {
+        return usable().next().cloned();
     }
-    let one = candidates[crate::random::below(candidates.len())];
-    let other = candidates[crate::random::below(candidates.len())];
+    let drawn = || usable().nth(crate::random::below(count));
+    // Health is another thread's, so that there may be fewer by now.
+    let (Some(one), Some(other)) = (drawn(), drawn()) else { return usable().next().cloned() };
     Some(Rc::clone(if other.in_flight() < one.in_flight() { other } else { one }))
 }
 
@@ -173,7 +174,7 @@ pub(crate) async fn attempt(
             biased;
             heard = &mut sent => Ok(heard),
             reason = asked_back(pool, terms.may_leave) => Err(reason),
-            () = sleep(left) => Err(Reason::Timeout),
+            () = worker.timers().sleep(left) => Err(Reason::Timeout),
         };
         let heard = match given_up {
             Ok(heard) => heard,

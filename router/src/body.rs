@@ -1,14 +1,15 @@
 //! Reading a request's body whole, within its limit, its time and the memory that there is.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bulkhead_protocol::Reason;
 use bulkhead_routing::Refusal;
 use bytes::{Bytes, BytesMut};
-use tokio::time::timeout;
 
 use crate::edge::{Arriving, Unreadable};
 use crate::listener::Room;
+use crate::timers::Timers;
 
 /// A body, as far as it was read.
 pub(crate) enum Body {
@@ -29,6 +30,7 @@ pub(crate) async fn read(
     mut body: Arriving,
     limit: u64,
     room: &Room,
+    timers: &Rc<Timers>,
     patience: Duration,
 ) -> Result<Body, Refusal> {
     match body.declared() {
@@ -37,11 +39,11 @@ pub(crate) async fn read(
         Some(length) if !room.grow(length) => return Err(overloaded()),
         Some(_) | None => {}
     }
-    match timeout(patience, collect(&mut body, limit, room)).await {
-        Ok(Ok(Collected { bytes: read, over: true })) => Ok(Body::TooLarge { read, rest: body }),
-        Ok(Ok(Collected { bytes, over: false })) => Ok(Body::Whole(bytes)),
-        Ok(Err(refusal)) => Err(refusal),
-        Err(_) => {
+    match timers.within(patience, collect(&mut body, limit, room)).await {
+        Some(Ok(Collected { bytes: read, over: true })) => Ok(Body::TooLarge { read, rest: body }),
+        Some(Ok(Collected { bytes, over: false })) => Ok(Body::Whole(bytes)),
+        Some(Err(refusal)) => Err(refusal),
+        None => {
             let detail =
                 "the body did not arrive whole in time (limits.bodyTimeout and the rule's restart.deadline)";
             Err(Refusal { reason: Reason::RequestTimeout, detail: detail.to_owned() })

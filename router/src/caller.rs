@@ -10,7 +10,6 @@ use bulkhead_protocol::Reason;
 use bulkhead_routing::Refusal;
 use bulkhead_routing::transaction::run;
 use futures::future::LocalBoxFuture;
-use tokio::time::sleep;
 
 use crate::answer::Life;
 use crate::held::{Ready, ReadyBody};
@@ -30,12 +29,16 @@ const SLACK: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Why there is no answer: `Timeout` when the deadline is over, `OutcomeUnknown` when it is and an effect under way.
-pub(crate) async fn accompany(mut transaction: Transaction, permit: Permit, claim: Option<Claim>) -> Outcome {
+pub(crate) async fn accompany(
+    mut transaction: Box<Transaction>,
+    permit: Permit,
+    claim: Option<Claim>,
+) -> Outcome {
     let worker = Rc::clone(&transaction.worker);
     let life = Rc::clone(&transaction.life);
     let shared = Rc::clone(&transaction.shared);
     let course = async move {
-        let ran = run(&mut transaction).await;
+        let ran = run(&mut *transaction).await;
         let ran = ran.map(|ready| {
             transaction.rests();
             let holds = Holds {
@@ -91,7 +94,7 @@ async fn overdue(worker: &Worker, life: &Life) {
     loop {
         // Before there is a rule there is no deadline.
         let left = life.time_left(worker).min(LONGEST_LOOK);
-        sleep(left + SLACK).await;
+        worker.timers().sleep(left + SLACK).await;
         if life.time_left(worker).is_zero() {
             return;
         }

@@ -55,11 +55,11 @@ impl Handed {
     }
 }
 
-type Replied = Reply<Ready, Handed>;
+type Replied = Reply<Ready, Box<Handed>>;
 
 impl Hands for Transaction {
     type Answer = Ready;
-    type Message = Handed;
+    type Message = Box<Handed>;
     type Connection = egress::Ready;
     type Returned = Brought;
 
@@ -84,7 +84,7 @@ impl Hands for Transaction {
         }
     }
 
-    async fn go_on(&mut self, back: &Back<Handed, Brought>, stage: Stage) -> Result<Replied, Refusal> {
+    async fn go_on(&mut self, back: &Back<Box<Handed>, Brought>, stage: Stage) -> Result<Replied, Refusal> {
         self.out = None;
         let number = back.asked.number;
         if stage == Stage::Committed && number > self.furthest {
@@ -118,7 +118,7 @@ impl Hands for Transaction {
         self.after(failure, stage)
     }
 
-    async fn connect(&mut self, asked: &Asked<Handed>) -> Result<egress::Ready, Reason> {
+    async fn connect(&mut self, asked: &Asked<Box<Handed>>) -> Result<egress::Ready, Reason> {
         let destination = asked.message.destination.as_ref().map_err(|reason| *reason)?;
         if self.out.is_none() {
             let until = self.worker.clock().elapsed() + destination.spec.timeout;
@@ -129,7 +129,7 @@ impl Hands for Transaction {
         self.worker.egress().connect(destination, &mut out.tried, out.until).await
     }
 
-    async fn record(&mut self, asked: &Asked<Handed>) -> Result<(), Reason> {
+    async fn record(&mut self, asked: &Asked<Box<Handed>>) -> Result<(), Reason> {
         let intent = Intent {
             id: self.life.id(),
             n: asked.number,
@@ -167,9 +167,9 @@ impl Hands for Transaction {
         Ok(())
     }
 
-    fn may_send(&self, asked: &Asked<Handed>, stage: Stage) -> Result<(), Reason> {
+    fn may_send(&self, asked: &Asked<Box<Handed>>, stage: Stage) -> Result<(), Reason> {
         let least = asked.message.destination.as_ref().map_or(Duration::ZERO, |live| live.spec.min_time);
-        let too_late = self.shared.abandoned.get() || self.life.time_left(&self.worker) <= least;
+        let too_late = self.shared.abandoned.get() || self.life.time_left_now(&self.worker) <= least;
         match stage {
             Stage::Restartable if too_late => Err(Reason::Timeout),
             Stage::Restartable | Stage::Committed => Ok(()),
@@ -180,7 +180,7 @@ impl Hands for Transaction {
         self.shared.committed.set(stage == Stage::Committed);
     }
 
-    async fn send(&mut self, connection: egress::Ready, asked: &Asked<Handed>) -> Sent<Brought> {
+    async fn send(&mut self, connection: egress::Ready, asked: &Asked<Box<Handed>>) -> Sent<Brought> {
         let Some(out) = &mut self.out else { return Sent::NotSent(Reason::Internal) };
         // Given up from here on, nobody can say that nothing went out.
         if let Some(recorded) = &mut out.recorded {
@@ -201,7 +201,7 @@ impl Hands for Transaction {
         }
     }
 
-    fn settle(&mut self, _: &Asked<Handed>, delivered: &Delivered<Brought>) {
+    fn settle(&mut self, _: &Asked<Box<Handed>>, delivered: &Delivered<Brought>) {
         let outcome = match delivered {
             Delivered::Answered(brought) => Outcome::Answered { status: Some(brought.returned.status) },
             Delivered::NotSent(_) => Outcome::NotSent,
@@ -230,10 +230,11 @@ impl Transaction {
             Said::Answer(head, lease) => {
                 let policy = self.at.as_ref().map(|at| at.restart.policy).unwrap_or_default();
                 let wanted = Wanted { policy, shared: self.keyed, left };
-                held::hold(head, lease, wanted, &self.room).await.map_or_else(Reply::Failed, Reply::Answer)
+                let held = held::hold(head, lease, wanted, &self.room, self.worker.timers()).await;
+                held.map_or_else(Reply::Failed, Reply::Answer)
             }
             Said::Egress(head, lease) => {
-                let read = timeout(left, self.read(head, lease)).await;
+                let read = timeout(left, Box::pin(self.read(head, lease))).await;
                 let asked = read.unwrap_or(Err(Failure::Unknown(Reason::Timeout)));
                 asked.map_or_else(Reply::Failed, Reply::Egress)
             }
@@ -241,7 +242,7 @@ impl Transaction {
     }
 
     /// Reads what a cell hands over for a destination.
-    async fn read(&self, mut head: UpstreamHead, mut lease: Lease) -> Result<Asked<Handed>, Failure> {
+    async fn read(&self, mut head: UpstreamHead, mut lease: Lease) -> Result<Asked<Box<Handed>>, Failure> {
         let live = Arc::clone(lease.cell());
         let malformed = |error: wire::Malformed| {
             tracing::warn!(cell = &*live.name, %error, "an egress makes no sense");
@@ -270,7 +271,7 @@ impl Transaction {
             number: asked.number,
             effects: destination.as_ref().is_ok_and(|live| live.spec.effects),
             has_context: asked.context.is_some(),
-            message: Handed {
+            message: Box::new(Handed {
                 at,
                 live,
                 lease: RefCell::new(Some(lease)),
@@ -279,7 +280,7 @@ impl Transaction {
                 message: egress::Message { method: asked.method, path, headers, body },
                 destination,
                 _memory: memory,
-            },
+            }),
         })
     }
 
@@ -302,7 +303,7 @@ impl Transaction {
     fn whereto(
         &mut self,
         table: &Rc<LocalTable>,
-        back: &Back<Handed, Brought>,
+        back: &Back<Box<Handed>, Brought>,
         stage: Stage,
     ) -> Result<Option<At>, Refusal> {
         let handed = &back.asked.message;
@@ -345,7 +346,7 @@ impl Transaction {
     /// What a cell is told of an egress that it asked for, or another asked for before it.
     fn continuation(
         &self,
-        back: &Back<Handed, Brought>,
+        back: &Back<Box<Handed>, Brought>,
         cell: &LocalCell,
         limit: Duration,
     ) -> (Message, Bytes) {

@@ -1,6 +1,7 @@
 //! Holding a cell's answer until it is whole, so that one that breaks off can still be replaced: the first byte to the
 //! client commits. Long answers and streams are passed on as they come.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use bulkhead_crds::policy::RestartPolicy;
@@ -8,12 +9,12 @@ use bulkhead_http1::Fields;
 use bulkhead_protocol::Reason;
 use bulkhead_routing::transaction::Failure;
 use bytes::{Bytes, BytesMut};
-use tokio::time::timeout;
 
 use crate::attempt::Lease;
 use crate::edge::{Collected, UpgradedCell, UpstreamBody, UpstreamHead};
 use crate::listener::Room;
 use crate::metrics::CellMetrics;
+use crate::timers::Timers;
 
 /// Bytes of an answer's body that are held.
 const MOST: usize = 64 * 1024;
@@ -34,7 +35,7 @@ pub(crate) struct Ready {
     pub(crate) status: http::StatusCode,
     pub(crate) fields: Fields,
     pub(crate) body: ReadyBody,
-    pub(crate) counts: std::rc::Rc<CellMetrics>,
+    pub(crate) counts: Rc<CellMetrics>,
 }
 
 pub(crate) enum ReadyBody {
@@ -70,8 +71,9 @@ pub(crate) async fn hold(
     lease: Lease,
     wanted: Wanted,
     room: &Room,
+    timers: &Rc<Timers>,
 ) -> Result<Ready, Failure> {
-    let counts = std::rc::Rc::clone(&lease.counts);
+    let counts = Rc::clone(&lease.counts);
     let UpstreamHead { status, fields, mut body, upgrade } = head;
     if let Some(upgraded) = upgrade {
         return Ok(Ready { status, fields, body: ReadyBody::Upgrade(upgraded, lease), counts });
@@ -88,20 +90,20 @@ pub(crate) async fn hold(
     }
     let mut begun = BytesMut::new();
     let grow = |length: usize| announced.is_some() || room.grow(length as u64);
-    let body = match timeout(wanted.left, body.collect(MOST, &mut begun, grow)).await {
-        Ok(Collected::Whole { data, trailers }) => {
+    let body = match timers.within(wanted.left, body.collect(MOST, &mut begun, grow)).await {
+        Some(Collected::Whole { data, trailers }) => {
             if let Some(lease) = body.into_lease() {
                 lease.finish(true);
             }
             ReadyBody::Whole { data, trailers }
         }
-        Ok(Collected::More(begun)) => ReadyBody::Stream { begun, rest: body },
-        Ok(Collected::Broken) => return Err(Failure::Unknown(Reason::UpstreamReset)),
-        Err(_) if wanted.policy == RestartPolicy::UntilPointOfNoReturn => {
+        Some(Collected::More(begun)) => ReadyBody::Stream { begun, rest: body },
+        Some(Collected::Broken) => return Err(Failure::Unknown(Reason::UpstreamReset)),
+        None if wanted.policy == RestartPolicy::UntilPointOfNoReturn => {
             return Err(Failure::Unknown(Reason::Timeout));
         }
         // Whoever asked for no restarts sees what there is.
-        Err(_) => ReadyBody::Stream { begun: begun.freeze(), rest: body },
+        None => ReadyBody::Stream { begun: begun.freeze(), rest: body },
     };
     Ok(Ready { status, fields, body, counts })
 }

@@ -39,6 +39,7 @@ mod source;
 mod stream;
 mod table_file;
 mod threads;
+mod timers;
 mod transaction;
 mod tried;
 mod tunnel;

@@ -103,8 +103,8 @@ impl Listener {
     }
 
     /// Room for one more request.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<Permit> {
-        Permit::take(self, |listener| &listener.in_flight, self.settings.load().in_flight)
+    pub(crate) fn begin(self: &Arc<Self>, settings: &Settings) -> Option<Permit> {
+        Permit::take(self, |listener| &listener.in_flight, settings.in_flight)
     }
 }
 

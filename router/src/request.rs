@@ -22,7 +22,7 @@ use crate::edge::{Arriving, Outgoing};
 use crate::headers;
 use crate::listener::{Listener, Permit, Room, Settings};
 use crate::message::{Answer, Head, Request};
-use crate::transaction::{Payload, Transaction, body_too_large};
+use crate::transaction::{Matched, Payload, Transaction, body_too_large};
 use crate::under_way::{Claimed, Digest, Ended, in_flight};
 use crate::view::View;
 use crate::worker::{LocalTable, Worker};
@@ -47,7 +47,7 @@ async fn handle(
     headers::clean_request(&mut head.fields, upgrade.is_some());
 
     let room = Room::none(worker.listeners(), settings);
-    let payload = read(worker, listener, life, &head, body, &room).await?;
+    let (payload, matched) = read(worker, listener, settings, life, &head, body, &room).await?;
     let claim = match key {
         None => None,
         Some(key) => match claim(worker, life, key, &head, &payload).await? {
@@ -57,7 +57,9 @@ async fn handle(
     };
     headers::forwarded(&mut head, peer);
 
-    let transaction = Transaction::new(worker, listener, life, head, payload, room, claim.is_some());
+    let keyed = claim.is_some();
+    let transaction =
+        Box::new(Transaction::new(worker, listener, life, head, (payload, matched), room, keyed));
     let (ready, holds) = accompany(transaction, permit, claim).await?;
     Ok(answered(worker, settings, life, ready, holds, upgrade))
 }
@@ -71,7 +73,7 @@ fn admit(
     head: &mut Head,
     settings: &Settings,
 ) -> Result<(Permit, Option<Key>), Refusal> {
-    let permit = listener.begin().ok_or_else(|| Refusal {
+    let permit = listener.begin(settings).ok_or_else(|| Refusal {
         reason: Reason::RouterOverloaded,
         detail: "the listener has as many requests under way as it may (limits.inFlight)".to_owned(),
     })?;
@@ -147,21 +149,24 @@ fn digest(head: &Head, payload: &Payload) -> Digest {
 async fn read(
     worker: &Worker,
     listener: &Listener,
+    settings: &Settings,
     life: &Life,
     head: &Head,
     body: Arriving,
     room: &Rc<Room>,
-) -> Result<Payload, Refusal> {
-    let Allowed { length, too_large, deadline } = allowed(&worker.table(), listener, head)?;
+) -> Result<(Payload, Option<Matched>), Refusal> {
+    let table = worker.table();
+    let Allowed { length, too_large, deadline, rule } = allowed(&table, listener, head)?;
     life.set_deadline(deadline);
-    let patience = listener.settings().body_timeout.min(life.time_left(worker));
-    match body::read(body, length, room, patience).await? {
-        Body::Whole(bytes) => Ok(Payload::Whole(bytes)),
+    let patience = settings.body_timeout.min(life.time_left(worker));
+    let payload = match body::read(body, length, room, worker.timers(), patience).await? {
+        Body::Whole(bytes) => Payload::Whole(bytes),
         Body::TooLarge { read, rest } => match too_large {
-            TooLarge::Stream => Ok(Payload::Once(Some(Outgoing::Rest { read, rest }))),
-            TooLarge::Reject => Err(body_too_large(length)),
+            TooLarge::Stream => Payload::Once(Some(Outgoing::Rest { read, rest })),
+            TooLarge::Reject => return Err(body_too_large(length)),
         },
-    }
+    };
+    Ok((payload, rule.map(|rule| (table, rule))))
 }
 
 /// How long a body may be and take, as far as it can be said before it is read.
@@ -170,6 +175,8 @@ struct Allowed {
     too_large: TooLarge,
     /// From the request's arrival.
     deadline: Duration,
+    /// Place of the rule, where it takes no body to find it.
+    rule: Option<usize>,
 }
 
 fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allowed, Refusal> {
@@ -177,11 +184,21 @@ fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allow
     let matched = decide::match_rule(&table.snapshot.table, listener.name(), &view);
     if view.body_was_asked_for() {
         let most = table.snapshot.table.listener(listener.name()).map_or(0, |listener| listener.buffer_limit);
-        return Ok(Allowed { length: most, too_large: TooLarge::Reject, deadline: Duration::MAX });
+        return Ok(Allowed {
+            length: most,
+            too_large: TooLarge::Reject,
+            deadline: Duration::MAX,
+            rule: None,
+        });
     }
     let rule = matched?;
     let too_large = if rule.key_needs_body() { TooLarge::Reject } else { rule.restart.too_large };
-    Ok(Allowed { length: rule.restart.buffer_limit, too_large, deadline: rule.restart.deadline })
+    Ok(Allowed {
+        length: rule.restart.buffer_limit,
+        too_large,
+        deadline: rule.restart.deadline,
+        rule: Some(rule.place as usize),
+    })
 }
 
 fn malformed(detail: &str) -> Refusal {

@@ -65,6 +65,9 @@ impl Payload {
     }
 }
 
+/// A rule by its place in a table.
+pub(crate) type Matched = (Rc<LocalTable>, usize);
+
 /// A request that is whole, on its way to an answer.
 pub(crate) struct Transaction {
     pub(crate) worker: Rc<Worker>,
@@ -72,6 +75,8 @@ pub(crate) struct Transaction {
     pub(crate) life: Rc<Life>,
     pub(crate) head: Head,
     pub(crate) payload: Payload,
+    /// The rule that its head alone decided, by its place in that table.
+    pub(crate) matched: Option<Matched>,
     pub(crate) room: Rc<Room>,
     /// Whether others may join it, for whom the answer is kept.
     pub(crate) keyed: bool,
@@ -147,7 +152,7 @@ impl Transaction {
         listener: &Arc<Listener>,
         life: &Rc<Life>,
         head: Head,
-        payload: Payload,
+        (payload, matched): (Payload, Option<Matched>),
         room: Rc<Room>,
         keyed: bool,
     ) -> Self {
@@ -157,6 +162,7 @@ impl Transaction {
             life: Rc::clone(life),
             head,
             payload,
+            matched,
             room,
             keyed,
             tried: Tried::default(),
@@ -179,7 +185,7 @@ impl Transaction {
             let detail = format!("nothing that may have an effect is begun now: {refusal}");
             return Err(self.tried.refusal(Refusal { reason: Reason::LedgerUnavailable, detail }));
         }
-        self.in_rule.get_or_insert_with(|| self.worker.use_rule(rule));
+        self.in_rule.get_or_insert_with(|| self.worker.use_rule(table, rule));
         Ok((rule, choice.cell))
     }
 
@@ -190,7 +196,12 @@ impl Transaction {
         left_out: &[CellIndex],
     ) -> Result<(&'t Rule, Choice), Refusal> {
         let view = View::whole(&self.head, self.payload.bytes());
-        let rule = decide::match_rule(&table.snapshot.table, self.listener.name(), &view)?;
+        let rule = match &self.matched {
+            Some((by, place)) if std::ptr::eq(&raw const **by, table) => {
+                &table.snapshot.table.rules()[*place]
+            }
+            _ => decide::match_rule(&table.snapshot.table, self.listener.name(), &view)?,
+        };
         let committed = self.shared.committed.get();
         let limit = rule.restart.buffer_limit;
         if !committed

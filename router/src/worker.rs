@@ -25,6 +25,7 @@ use crate::orphans::Orphans;
 use crate::owned::Lingering;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
+use crate::timers::Timers;
 use crate::under_way::UnderWay;
 use bulkhead_routing::transaction::Budget;
 
@@ -65,12 +66,15 @@ pub(crate) struct Worker {
     orphans: Orphans,
     lingering: Lingering,
     late: Arc<Semaphore>,
+    timers: Rc<Timers>,
 }
 
 /// A snapshot, with what this thread keeps for its cells.
 pub(crate) struct LocalTable {
     pub(crate) snapshot: Arc<Snapshot>,
     cells: Vec<OnceCell<LocalCell>>,
+    /// By place of the rule.
+    budgets: Vec<OnceCell<Rc<RefCell<Budget>>>>,
 }
 
 /// One cell on this thread.
@@ -105,7 +109,8 @@ impl Drop for RuleUse {
 impl LocalTable {
     fn new(snapshot: Arc<Snapshot>) -> Rc<Self> {
         let cells = std::iter::repeat_with(OnceCell::new).take(snapshot.cells.len()).collect();
-        Rc::new(Self { snapshot, cells })
+        let budgets = std::iter::repeat_with(OnceCell::new).take(snapshot.table.rules().len()).collect();
+        Rc::new(Self { snapshot, cells, budgets })
     }
 }
 
@@ -113,6 +118,7 @@ impl Worker {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let table = LocalTable::new(shared.current.load_full());
         let egress = EgressPools::new(shared.clock, shared.metrics.egress.clone());
+        let timers = Timers::new(shared.clock);
         Self {
             shared,
             connector: Connector::plain(),
@@ -124,6 +130,7 @@ impl Worker {
             orphans: Orphans::default(),
             lingering: Lingering::default(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
+            timers,
         }
     }
 
@@ -164,6 +171,10 @@ impl Worker {
     pub(crate) fn late_place(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let weight = bytes / LATE_UNIT + 1;
         Arc::clone(&self.late).try_acquire_many_owned(u32::try_from(weight).ok()?).ok()
+    }
+
+    pub(crate) fn timers(&self) -> &Rc<Timers> {
+        &self.timers
     }
 
     pub(crate) fn clock(&self) -> Monotonic {
@@ -245,12 +256,12 @@ impl Worker {
     }
 
     /// Counts a transaction in its rule's budget.
-    pub(crate) fn use_rule(&self, rule: &Rule) -> RuleUse {
-        let mut budgets = self.budgets.borrow_mut();
-        let budget = match budgets.get(&rule.id) {
-            Some(budget) => Rc::clone(budget),
-            None => Rc::clone(budgets.entry(rule.id.clone()).or_default()),
-        };
+    pub(crate) fn use_rule(&self, table: &LocalTable, rule: &Rule) -> RuleUse {
+        // By its name it is found where the table before had it in another place.
+        let by_name = || Rc::clone(self.budgets.borrow_mut().entry(rule.id.clone()).or_default());
+        let budget =
+            table.budgets.get(rule.place as usize).map(|place| Rc::clone(place.get_or_init(by_name)));
+        let budget = budget.unwrap_or_else(by_name);
         budget.borrow_mut().begin();
         RuleUse { budget, clock: self.shared.clock }
     }

@@ -179,12 +179,10 @@ fn form(status: StatusCode, fields: &Fields, body: &AnswerBody, asked: Asked) ->
 fn head(out: &mut Vec<u8>, status: StatusCode, fields: &Fields, (form, known): (Form, Option<u64>)) {
     answer_line(out, status);
     let mut has_date = false;
-    for (known, name, value) in fields.iter_known() {
-        if !matches!(known, Known::ContentLength | Known::TransferEncoding | Known::Connection) {
-            has_date |= name.eq_ignore_ascii_case(b"date");
-            field(out, name, value);
-        }
-    }
+    fields.write(out, |known, name, _| {
+        has_date |= name.eq_ignore_ascii_case(b"date");
+        !matches!(known, Known::ContentLength | Known::TransferEncoding | Known::Connection)
+    });
     if !has_date {
         date::field(out, clock::now_unix_millis());
     }

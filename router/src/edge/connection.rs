@@ -54,14 +54,11 @@ impl Message {
 
     /// Fields as they came, in their order, without what the message has of its own: the host, and its body's length.
     pub(crate) fn fields(&mut self, fields: &Fields) {
-        for (known, name, value) in fields.iter_known() {
-            match known {
-                Known::Host | Known::ContentLength | Known::TransferEncoding => continue,
-                Known::Upgrade => self.asks_upgrade = true,
-                _ => {}
-            }
-            field(&mut self.head, name, value);
-        }
+        let Self { head, asks_upgrade, .. } = self;
+        fields.write(head, |known, _, _| {
+            *asks_upgrade |= known == Known::Upgrade;
+            !matches!(known, Known::Host | Known::ContentLength | Known::TransferEncoding)
+        });
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bulkhead_http1::{Error, RequestReader};
+use bulkhead_process::clock;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
@@ -46,7 +47,7 @@ pub(crate) async fn serve_connection<F, Fut>(
         watch.attend(context);
         match watch.kicked() {
             Kick::Abort => Poll::Ready(()),
-            Kick::None | Kick::Graceful => talking.as_mut().poll(context),
+            Kick::None | Kick::Graceful => clock::one_moment(|| talking.as_mut().poll(context)),
         }
     })
     .await;
@@ -83,7 +84,9 @@ where
             };
             self.watch.enter(Phase::Busy);
             let asked = Asked::of(&request);
-            let Some(answer) = self.unless_gone((self.serve)(self.taken(request, &afterwards))).await else {
+            // In a place of its own, so that quiet connections do not carry its room about.
+            let serving = Box::pin((self.serve)(self.taken(request, &afterwards)));
+            let Some(answer) = self.unless_gone(serving).await else {
                 return;
             };
             // A client that was never told to send its body may send it or not, so that nobody knows what comes next.
@@ -135,8 +138,7 @@ where
     }
 
     /// None where the client leaves before there is an answer.
-    async fn unless_gone(&self, serving: Fut) -> Option<Answer> {
-        let mut serving = pin!(serving);
+    async fn unless_gone(&self, mut serving: Pin<Box<Fut>>) -> Option<Answer> {
         poll_fn(|context| match serving.as_mut().poll(context) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => self.side.poll_gone(context).map(|()| None),

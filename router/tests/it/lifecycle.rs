@@ -168,8 +168,7 @@ async fn old_and_odd_clients_are_served_or_told() {
         let seen = world.cells.iter().flat_map(|cell| cell.seen()).next().expect("was hit");
         assert_eq!((&*seen.target, &seen.headers["host"]), (origin, &"shop:81".parse().expect("legal")));
     }
-    let head =
-        "POST / HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
+    let head = "POST / HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: 2\r\nconnection: close\r\n\r\n";
     let mut stream = TcpStream::connect(world.address).await.expect("connects");
     stream.write_all(head.as_bytes()).await.expect("writes");
     assert_eq!(read_head(&mut stream).await, "HTTP/1.1 100 Continue\r\n\r\n");

@@ -256,7 +256,7 @@ impl Builder {
             }
         }
         if serves {
-            self.table.rules.push(rule);
+            self.table.rules.push(super::Rule { place, ..rule });
         }
     }
 

@@ -57,7 +57,8 @@ pub(crate) fn read(id: RuleId, spec: &RoutingRule, table: &Table) -> Result<Draf
     missing.dedup();
     let failback = failback(&spec.failback);
     let (owner, fence, shifts) = (spec.owner, Fence::Open, Vec::new());
-    let rule = Rule { id, key, groups, owner, fence, restart, failback, effects, shifts };
+    // The place is given with the table.
+    let rule = Rule { id, place: 0, key, groups, owner, fence, restart, failback, effects, shifts };
     Ok(Draft { rule, arms, missing, repeated, unsafe_restart })
 }
 

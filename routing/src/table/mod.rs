@@ -108,6 +108,8 @@ pub struct RuleId(Arc<str>);
 #[derive(Debug)]
 pub struct Rule {
     pub id: RuleId,
+    /// Among the rules of its table. Another table may give the same rule another place.
+    pub place: u32,
     pub(crate) key: Option<KeySource>,
     pub groups: Vec<Group>,
     pub owner: bool,
