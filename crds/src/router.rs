@@ -49,6 +49,25 @@ pub struct RouterSpec {
     #[schemars(length(max = 256), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub allowed_namespaces: Vec<String>,
+    /// What of a router's own requests may speak against a cell beside its siblings, the other cells of its groups.
+    #[serde(default)]
+    pub evidence: Evidence,
+}
+
+/// A cell that does far worse than its siblings gets nothing for a while, and comes back by steps: never more than a third of a group, and none of an `owner` rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Evidence {
+    /// Attempts that fail by the cell's own fault: no connection, one that breaks, no answer in time, an answer of 5xx.
+    pub errors: bool,
+    /// Answers that take long. To be set to false where cells may differ, as those of other zones.
+    pub latency: bool,
+}
+
+impl Default for Evidence {
+    fn default() -> Self {
+        Self { errors: true, latency: true }
+    }
 }
 
 fn default_drain_timeout() -> Duration {

@@ -53,9 +53,10 @@ pub struct ObjectVersion {
 pub struct CellServing {
     /// Whether this router sends it new work.
     pub r#in: bool,
-    /// CamelCase word for why it is out; `Ready` when it is in.
+    /// CamelCase word for why it is out; `Ready` when it is in. `HighErrorRate` or `HighLatency` while it is in and evidence is
+    /// against it, so that rules with enough other cells send it nothing.
     pub reason: String,
-    /// Percent after spec, shifts and the ramp.
+    /// Percent after spec, shifts, the ramp and evidence: the lowest of any rule.
     pub effective_weight: u32,
     /// Transactions of this router under way in the cell.
     pub in_flight: u32,

@@ -11,9 +11,8 @@ use bulkhead_process::clock;
 use bulkhead_protocol::serving::{self, CellServing};
 use bulkhead_protocol::{Reason, Serving, TransactionId};
 use bulkhead_routing::explain::{self, Explanation};
-use bulkhead_routing::health::ramp;
 use bulkhead_routing::table::CellIndex;
-use bulkhead_routing::{CellStates, RequestParts, decide};
+use bulkhead_routing::{RequestParts, decide};
 use serde_json::{Value, json};
 
 use crate::egress::DestinationLive;
@@ -194,12 +193,11 @@ fn refused_destination(name: &str, reason: &str, message: &str) -> Value {
     json!({"name": name, "reason": reason, "message": message})
 }
 
-/// For each cell, the lowest percent that the ramp of any rule gives it.
+/// For each cell, the lowest percent that the ramp of any rule gives it, with what evidence keeps from it.
 fn lowest_ramps(snapshot: &Snapshot, moment: Moment<'_>) -> Vec<u32> {
     let mut lowest = vec![100; snapshot.cells.len()];
     for rule in snapshot.table.rules() {
-        for index in rule.groups.iter().flat_map(|group| &group.cells).filter_map(|cell| cell.cell) {
-            let percent = ramp(&rule.failback, moment.state(index).ramp_age_ms);
+        for (index, percent) in decide::ramps(rule, &moment) {
             if let Some(so_far) = lowest.get_mut(index.0 as usize) {
                 *so_far = percent.min(*so_far);
             }

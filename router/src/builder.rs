@@ -253,7 +253,8 @@ impl Builder {
         }
         let about = Arc::clone(&memory.about);
         let owned = memory.owners.token();
-        Snapshot { version: memory.version, table, cells, pods, destinations, owned, about }
+        let any_doubt = memory.registry.any_doubt();
+        Snapshot { version: memory.version, table, cells, pods, destinations, any_doubt, owned, about }
     }
 }
 

@@ -15,7 +15,7 @@ use bulkhead_routing::table::DestinationKind;
 use bulkhead_routing::transaction::{Asked, Back, Delivered, Failure, Hands, Reply, Sent, Stage};
 use bytes::{Bytes, BytesMut};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::time::timeout;
 
 use crate::attempt::{Failed, Lease, Said, Terms, attempt, pick};
@@ -45,7 +45,7 @@ pub(crate) struct Handed {
 
 /// What a destination answered, as it is held.
 pub(crate) struct Brought {
-    returned: Returned,
+    pub(crate) returned: Returned,
     _memory: Counted,
 }
 
@@ -71,8 +71,10 @@ impl Hands for Transaction {
         let Some(cell) = self.worker.cell(&table, index) else { return Ok(Reply::Again) };
         let message = self.message(cell, limit);
         let body = self.payload.take();
-        let until = self.worker.clock().elapsed() + limit;
+        let now = self.worker.clock().elapsed();
+        let until = now + limit;
         self.is_given(until);
+        self.witness.begins(now);
         let may_leave = |reason| self.may_leave(reason, Stage::Restartable);
         let terms = Terms { chosen_from: Some(&table), limit, may_leave: &may_leave, room: &self.room };
         match attempt(&self.worker, cell, &place.pool, &message, body, terms).await {
@@ -102,8 +104,11 @@ impl Hands for Transaction {
             return Ok(self.without_answer(Some(Failure::Unknown(Reason::Timeout))));
         }
         let (message, body) = self.continuation(back, cell, limit);
-        let until = self.worker.clock().elapsed() + limit;
+        let now = self.worker.clock().elapsed();
+        let until = now + limit;
         self.is_given(until);
+        self.witness.begins(now);
+        self.witness.brings(&back.delivered);
         let may_leave = |reason| self.may_leave(reason, stage);
         let terms = Terms { chosen_from: None, limit, may_leave: &may_leave, room: &self.room };
         let body = Outgoing::Whole(body);
@@ -225,18 +230,26 @@ impl Transaction {
 
     /// What a pod said, as far as the course goes.
     async fn heard(&self, said: Said, until: Duration) -> Replied {
-        let left = until.saturating_sub(self.worker.clock().elapsed());
+        let now = self.worker.clock().elapsed();
+        let (left, took) = (until.saturating_sub(now), self.witness.took(now));
         match said {
             Said::Answer(head, lease) => {
                 let policy = self.at.as_ref().map(|at| at.restart.policy).unwrap_or_default();
                 let wanted = Wanted { policy, shared: self.keyed, left };
                 let held = held::hold(head, lease, wanted, &self.room, self.worker.timers()).await;
-                held.map_or_else(Reply::Failed, Reply::Answer)
+                held.map_or_else(Reply::Failed, |ready| {
+                    self.witness.answered(&ready.counts.tally, ready.status, took);
+                    Reply::Answer(ready)
+                })
             }
             Said::Egress(head, lease) => {
+                let counts = Rc::clone(&lease.counts);
                 let read = timeout(left, Box::pin(self.read(head, lease))).await;
                 let asked = read.unwrap_or(Err(Failure::Unknown(Reason::Timeout)));
-                asked.map_or_else(Reply::Failed, Reply::Egress)
+                asked.map_or_else(Reply::Failed, |asked| {
+                    self.witness.answered(&counts.tally, StatusCode::OK, took);
+                    Reply::Egress(asked)
+                })
             }
         }
     }

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bulkhead_process::{Connector, Gate, Monotonic, clock};
@@ -22,6 +23,8 @@ use crate::stream;
 
 /// Between two looks for silence.
 const TICK: Duration = Duration::from_millis(50);
+/// Ticks between two looks at evidence: as often as threads hand in what they have.
+const TICKS_A_LOOK: u32 = 5;
 
 /// One cell as this thread knows it.
 struct Watched {
@@ -60,6 +63,7 @@ impl Starting {
 struct State {
     fleet: Fleet,
     cells: HashMap<Arc<str>, Watched>,
+    snapshot: Arc<Snapshot>,
     metrics: HealthMetrics,
     clock: Monotonic,
 }
@@ -75,8 +79,10 @@ pub(crate) async fn run(
     metrics: HealthMetrics,
     clock: Monotonic,
 ) -> anyhow::Result<()> {
-    let state = State { fleet: Fleet::default(), cells: HashMap::new(), metrics, clock };
+    let (fleet, snapshot) = (Fleet::default(), Arc::default());
+    let state = State { fleet, cells: HashMap::new(), snapshot, metrics, clock };
     let state = Rc::new(RefCell::new(state));
+    let mut ticks = 0_u32;
     let mut planned = clock.millis();
     loop {
         tokio::select! {
@@ -95,6 +101,10 @@ pub(crate) async fn run(
                 tokio::task::yield_now().await;
                 let now = clock.millis();
                 state.borrow_mut().tick(now.saturating_sub(planned));
+                ticks = (ticks + 1) % TICKS_A_LOOK;
+                if ticks == 0 {
+                    state.borrow_mut().look();
+                }
                 planned = now + TICK.as_millis() as u64;
             }
         }
@@ -105,8 +115,9 @@ pub(crate) async fn run(
 }
 
 /// Takes the cells and pods of a new table.
-fn sync(state: &Rc<RefCell<State>>, snapshot: &Snapshot) {
+fn sync(state: &Rc<RefCell<State>>, snapshot: &Arc<Snapshot>) {
     let mut guard = state.borrow_mut();
+    guard.snapshot = Arc::clone(snapshot);
     let now = guard.clock.millis();
     guard.fleet.sync(snapshot.table.cells().map(|(_, cell)| &cell.name), now);
     let names: HashSet<&Arc<str>> = snapshot.table.cells().map(|(_, cell)| &cell.name).collect();
@@ -238,6 +249,18 @@ impl State {
         }
     }
 
+    /// Looks at what requests said of cells.
+    fn look(&mut self) {
+        let Self { fleet, snapshot, clock, .. } = self;
+        let said = |index| snapshot.live(index).map(|live| live.said.take()).unwrap_or_default();
+        let effects = fleet.look(&snapshot.table, said, clock.millis());
+        for (cell, effect) in effects {
+            self.show(&cell);
+            self.tell(&cell, &effect);
+        }
+        self.snapshot.any_doubt.store(self.fleet.doubts_any(), Ordering::Relaxed);
+    }
+
     /// Puts what is known of the cell where the request path and the admin server see it.
     fn show(&self, cell: &Arc<str>) {
         let (Some(state), Some(watched)) = (self.fleet.get(cell), self.cells.get(cell)) else { return };
@@ -246,9 +269,10 @@ impl State {
             pod.live.set_usable(usable.contains(name));
         }
         watched.live.set_in(state.is_in(), state.ramp_start_ms());
+        watched.live.set_suspected(state.suspected());
         watched.live.set_report(CellReport {
             reason: state.reason().to_owned(),
-            message: watched.load.message().to_owned(),
+            message: state.case().map_or_else(|| watched.load.message().to_owned(), ToString::to_string),
             pods: u32::try_from(usable.len()).unwrap_or(u32::MAX),
         });
     }
@@ -263,7 +287,21 @@ impl State {
                 tracing::warn!(cell = &**cell, reason, "the cell is out");
                 "out"
             }
-            Effect::PodsChanged => return,
+            Effect::Suspected { case, for_ms } => {
+                let (reason, seconds) = (case.fault().as_str(), for_ms / 1_000);
+                tracing::warn!(
+                    cell = &**cell,
+                    reason,
+                    seconds,
+                    "the cell is suspected, and gets nothing where enough others are left: {case}"
+                );
+                "suspect"
+            }
+            Effect::LetBack => {
+                tracing::info!(cell = &**cell, "the cell is suspected no longer, and comes back by steps");
+                return;
+            }
+            Effect::PodsChanged | Effect::Moved => return,
         };
         self.metrics.transitions.with_label_values(&[&**cell, to]).inc();
     }

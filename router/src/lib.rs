@@ -12,6 +12,7 @@ mod config;
 mod disk;
 mod edge;
 mod egress;
+mod evidence;
 mod forbidden;
 mod hands;
 mod headers;

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bulkhead_routing::decide::Doubt;
 
+use crate::evidence::Said;
 use crate::objects::Pod;
 
 /// One cell in this router.
@@ -17,6 +19,11 @@ pub(crate) struct CellLive {
     /// When the ramp began, by the process's clock, so below 0 for a cell that was ready before this process started;
     /// [`NO_RAMP`] when there is none.
     ramp_from: AtomicI64,
+    /// Rank of the suspicion of the cell, and when its way back from there begins; 0 is none.
+    suspected: AtomicU32,
+    back_from: AtomicI64,
+    /// What requests say of the cell, until the health thread takes it.
+    pub(crate) said: Said,
     /// Transactions of this router under way in the cell.
     in_flight: AtomicU32,
     /// How many this router may have under way there; `u32::MAX` is no limit.
@@ -49,6 +56,9 @@ impl CellLive {
             name: name.into(),
             is_in: AtomicBool::new(false),
             ramp_from: AtomicI64::new(NO_RAMP),
+            suspected: AtomicU32::new(0),
+            back_from: AtomicI64::new(0),
+            said: Said::default(),
             in_flight: AtomicU32::new(0),
             allowance: AtomicU32::new(u32::MAX),
             rate: Rate::default(),
@@ -75,6 +85,18 @@ impl CellLive {
     pub(crate) fn set_in(&self, is_in: bool, ramp_from: i64) {
         self.ramp_from.store(ramp_from, Ordering::Relaxed);
         self.is_in.store(is_in, Ordering::Release);
+    }
+
+    /// Takes what evidence has against the cell, if anything: see [`bulkhead_routing::health::State::suspected`].
+    pub(crate) fn set_suspected(&self, suspected: Option<(u16, i64)>) {
+        let (rank, back_from) = suspected.unwrap_or_default();
+        self.back_from.store(back_from, Ordering::Relaxed);
+        self.suspected.store(rank.into(), Ordering::Release);
+    }
+
+    pub(crate) fn doubt(&self, now_ms: u64) -> Option<Doubt> {
+        let rank = u16::try_from(self.suspected.load(Ordering::Acquire)).unwrap_or(u16::MAX);
+        (rank > 0).then(|| Doubt::since(rank, self.back_from.load(Ordering::Relaxed), now_ms))
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
@@ -190,6 +212,7 @@ impl PodLive {
 pub(crate) struct Registry {
     cells: HashMap<Arc<str>, Arc<CellLive>>,
     pods: HashMap<Pod, Arc<PodLive>>,
+    any_doubt: Arc<AtomicBool>,
 }
 
 impl Registry {
@@ -200,6 +223,11 @@ impl Registry {
         let cell = Arc::new(CellLive::new(name));
         self.cells.insert(Arc::clone(&cell.name), Arc::clone(&cell));
         cell
+    }
+
+    /// Whether evidence may have a part in what becomes of any of them.
+    pub(crate) fn any_doubt(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.any_doubt)
     }
 
     pub(crate) fn pod(&mut self, at: Pod) -> Arc<PodLive> {
@@ -254,6 +282,17 @@ mod tests {
         assert_eq!(cell.ramp_age(500), 1_500);
         cell.set_in(true, 2_000);
         assert_eq!(cell.ramp_age(500), 0);
+    }
+
+    #[test]
+    fn a_cell_that_is_suspected_has_no_age_until_its_time_is_over() {
+        let cell = CellLive::new("a");
+        assert_eq!(cell.doubt(0), None);
+        cell.set_suspected(Some((1_500, 10_000)));
+        assert_eq!(cell.doubt(9_999), Some(Doubt { rank: 1_500, age_ms: None }));
+        assert_eq!(cell.doubt(12_000), Some(Doubt { rank: 1_500, age_ms: Some(2_000) }));
+        cell.set_suspected(None);
+        assert_eq!(cell.doubt(12_000), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use prometheus::{
 };
 
 use crate::egress::EgressMetrics;
+use crate::evidence::Tally;
 use crate::source::Freshness;
 use crate::worker::Shared;
 
@@ -112,6 +113,7 @@ impl PathMetrics {
             answered: CLASSES.map(|class| self.requests.with_label_values(&[cell, class]).local()),
             attempts: self.attempts.with_label_values(&[cell, "Answered"]).local(),
             seconds: self.seconds.with_label_values(&[cell]).local(),
+            tally: Tally::default(),
         }
     }
 }
@@ -121,6 +123,8 @@ pub(crate) struct CellMetrics {
     answered: [LocalIntCounter; 5],
     attempts: LocalIntCounter,
     seconds: LocalHistogram,
+    /// What speaks for the cell and against it.
+    pub(crate) tally: Tally,
 }
 
 impl CellMetrics {
@@ -173,7 +177,7 @@ impl HealthMetrics {
             transitions: counters(
                 registry,
                 "bulkhead_router_cell_transitions_total",
-                "Times that this router let a cell in or took it out.",
+                "Times that this router let a cell in or took it out (`to`: in, out), or suspected it by evidence (suspect).",
                 &["cell", "to"],
             )?,
             stalled: counter(
@@ -207,6 +211,7 @@ pub(crate) struct Readings {
     shared: Arc<Shared>,
     freshness: Freshness,
     cell_in: GaugeVec,
+    cell_suspect: GaugeVec,
     cell_weight: GaugeVec,
     cell_in_flight: GaugeVec,
     connections: GaugeVec,
@@ -230,6 +235,11 @@ impl Readings {
             shared,
             freshness,
             cell_in: vec("bulkhead_router_cell_in", "1 while the cell gets new work, else 0.", "cell")?,
+            cell_suspect: vec(
+                "bulkhead_router_cell_suspect",
+                "1 while evidence is against the cell, else 0; whether it is kept out, its siblings decide.",
+                "cell",
+            )?,
             cell_weight: vec("bulkhead_router_cell_weight", "Percent after spec, state and shifts.", "cell")?,
             cell_in_flight: vec(
                 "bulkhead_router_cell_in_flight",
@@ -261,6 +271,7 @@ impl Readings {
     fn gauges(&self) -> Vec<&dyn Collector> {
         vec![
             &self.cell_in,
+            &self.cell_suspect,
             &self.cell_weight,
             &self.cell_in_flight,
             &self.connections,
@@ -277,15 +288,17 @@ impl Readings {
     fn read(&self) {
         let snapshot = self.shared.current.load();
         let now_unix_ms = clock::now_unix_millis();
-        let moment = snapshot.at(self.shared.clock.millis(), now_unix_ms);
-        for vec in
-            [&self.cell_in, &self.cell_weight, &self.cell_in_flight, &self.connections, &self.in_flight]
-        {
+        let now_ms = self.shared.clock.millis();
+        let moment = snapshot.at(now_ms, now_unix_ms);
+        let by_cell = [&self.cell_in, &self.cell_suspect, &self.cell_weight, &self.cell_in_flight];
+        for vec in by_cell.into_iter().chain([&self.connections, &self.in_flight]) {
             vec.reset();
         }
         for (index, cell) in snapshot.table.cells() {
             let Some(live) = snapshot.live(index) else { continue };
             self.cell_in.with_label_values(&[&*cell.name]).set(f64::from(u8::from(live.is_in())));
+            let suspect = live.doubt(now_ms).is_some_and(|doubt| doubt.age_ms.is_none());
+            self.cell_suspect.with_label_values(&[&*cell.name]).set(f64::from(u8::from(suspect)));
             self.cell_weight.with_label_values(&[&*cell.name]).set(f64::from(moment.weight(index).percent));
             self.cell_in_flight.with_label_values(&[&*cell.name]).set(f64::from(live.in_flight()));
         }

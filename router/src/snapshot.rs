@@ -1,6 +1,7 @@
 //! What a request decides from: one table with the live state of its cells, immutable and swapped whole.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use bulkhead_crds::cell::CellState;
@@ -23,6 +24,8 @@ pub(crate) struct Snapshot {
     /// By [`CellIndex`].
     pub(crate) pods: Vec<Vec<Arc<PodLive>>>,
     pub(crate) destinations: Arc<Destinations>,
+    /// Whether evidence may have a part in what becomes of a cell. The health thread sets it; it outlives tables.
+    pub(crate) any_doubt: Arc<AtomicBool>,
     /// Held by each transaction that goes to an owner by this table; gone once another is in force.
     pub(crate) owned: Weak<()>,
     pub(crate) about: Arc<About>,
@@ -95,11 +98,16 @@ impl CellStates for Moment<'_> {
             is_in: live.is_some_and(|live| live.is_in()),
             ramp_age_ms: live.map_or(0, |live| live.ramp_age(self.now_ms)),
             drained: weight.state != CellState::Active,
+            doubt: live.and_then(|live| live.doubt(self.now_ms)),
         }
     }
 
     fn now_unix_ms(&self) -> u64 {
         self.now_unix_ms
+    }
+
+    fn any_doubt(&self) -> bool {
+        self.snapshot.any_doubt.load(Ordering::Relaxed)
     }
 }
 

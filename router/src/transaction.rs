@@ -19,6 +19,7 @@ use crate::answer::Life;
 use crate::attempt::pick;
 use crate::edge::{Message, Outgoing};
 use crate::egress;
+use crate::evidence::Witness;
 use crate::headers::{self, AttemptFields};
 use crate::listener::{Listener, Room};
 use crate::message::Head;
@@ -93,6 +94,7 @@ pub(crate) struct Transaction {
     /// asked again once it is another.
     pub(crate) furthest: u32,
     pub(crate) shared: Rc<Standing>,
+    pub(crate) witness: Witness,
 }
 
 /// What a transaction and its client's side know of each other.
@@ -156,6 +158,7 @@ impl Transaction {
         room: Rc<Room>,
         keyed: bool,
     ) -> Self {
+        let witness = Witness::new(payload.bytes().is_some());
         Self {
             worker: Rc::clone(worker),
             listener: Arc::clone(listener),
@@ -172,6 +175,7 @@ impl Transaction {
             out: None,
             furthest: 0,
             shared: Rc::default(),
+            witness,
         }
     }
 
@@ -332,6 +336,8 @@ impl Transaction {
         };
         let Some(cell) = self.worker.cell(&at.place.table, at.place.cell) else { return Ok(()) };
         self.worker.metrics().failed_attempt(&cell.live.name, failure.reason());
+        let now = self.worker.clock().elapsed();
+        self.witness.failed(&cell.counts.tally, failure, now, at.restart.per_attempt);
         self.tried.pod(Rc::clone(&at.place.pool));
         let next = restart::decide(&self.situation(&at, cell, failure, stage));
         if (next, stage) == (Next::AnotherCell, Stage::Restartable)

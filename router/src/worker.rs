@@ -299,7 +299,13 @@ impl Worker {
         self.ask_back(&table);
         self.egress.sweep(&table.snapshot.destinations);
         self.pools.borrow().values().for_each(|pool| pool.sweep(now));
-        self.counts.borrow().values().for_each(|counts| counts.flush());
+        for (name, counts) in &*self.counts.borrow() {
+            counts.flush();
+            let cell = table.snapshot.table.cell_named(name);
+            if let Some(live) = cell.and_then(|cell| table.snapshot.live(cell)) {
+                counts.tally.hand_in(&live.said);
+            }
+        }
         // Held by the table or by an attempt under way, else gone.
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
         self.counts.borrow_mut().retain(|_, counts| Rc::strong_count(counts) > 1);

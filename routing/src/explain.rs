@@ -4,7 +4,8 @@
 use bulkhead_protocol::TransactionId;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{self, CellStates, CellView, Choice, Key, Refusal, Scene, key_value, score};
+use crate::decide::{self, CellStates, CellView, Choice, Doubt, Key, Refusal, Scene, key_value, score};
+use crate::health::Fault;
 use crate::request::RequestView;
 use crate::table::{GroupCell, Rule, Table};
 
@@ -172,6 +173,10 @@ fn candidates<S: CellStates>(
     let oldest = scene.oldest(group);
     // What the rendezvous weighs: policy weights alone under `owner`, and without the ramp where nothing is warm.
     let is_warm = scene.weights(group, true).next().is_some();
+    let doubted = |cell: &GroupCell| {
+        let (_, _, view) = scene.named(group).find(|(other, ..)| other.name == cell.name)?;
+        view?.doubt
+    };
     let explain = |(cell, policy_weight, view): (&GroupCell, u32, Option<CellView>)| {
         let ramp_percent = view.map_or(0, |view| scene.ramp(view, oldest));
         let weight = if scene.rule.owner {
@@ -187,22 +192,38 @@ fn candidates<S: CellStates>(
             cell_weight: view.map_or(0, |view| view.weight),
             ramp_percent,
             score: (weight > 0).then(|| score(key, cell.digest, weight)),
-            why: why(policy_weight, view, weight, is_chosen).to_owned(),
+            why: why(policy_weight, view, weight, is_chosen, doubted(cell)),
         }
     };
     scene.cells(group).map(explain).collect()
 }
 
-fn why(policy_weight: u32, view: Option<CellView>, weight: u64, is_chosen: bool) -> &'static str {
-    match view {
+/// `doubt` is what is against the cell, whether or not it has a part in `view`.
+fn why(
+    policy_weight: u32,
+    view: Option<CellView>,
+    weight: u64,
+    is_chosen: bool,
+    doubt: Option<Doubt>,
+) -> String {
+    let word = doubt.map_or("", |doubt| Fault::of_rank(doubt.rank).as_str());
+    let suspected = doubt.is_some_and(|doubt| doubt.age_ms.is_none());
+    let why = match view {
         _ if is_chosen => "chosen: it has the least score",
         None => "does not exist",
         _ if policy_weight == 0 => "has weight 0 in the policy",
         Some(view) if view.is_drained() => "is drained",
+        Some(view) if !view.is_in && view.doubt.is_some() => {
+            return format!("is kept out by evidence against it: {word}");
+        }
         Some(view) if !view.is_in => "is out",
         Some(_) if weight == 0 => "is held down after its return",
+        Some(_) if suspected => {
+            return format!("could serve: too few others are left to keep it out for {word}");
+        }
         Some(_) => "could serve",
-    }
+    };
+    why.to_owned()
 }
 
 #[cfg(test)]
@@ -268,6 +289,28 @@ mod tests {
         assert_eq!(whys(&explanation), expected);
         let text = serde_json::to_string(&explanation).expect("serialises");
         assert_eq!(serde_json::from_str::<Explanation>(&text).expect("reads"), explanation);
+    }
+
+    #[test]
+    fn evidence_is_told_whether_or_not_it_keeps_a_cell_out() {
+        let groups: &[&[(&str, u32)]] = &[&[("a", 1), ("b", 1), ("c", 1)]];
+        let table = World::with_groups(groups).table();
+        let mut states = States::of(&table);
+        for (cell, rank) in [("a", 1_500), ("b", 900)] {
+            states.view(&table, cell).doubt = Some(Doubt { rank, age_ms: None });
+        }
+        let whys_of = |states: &States, n: u32| {
+            let request = request("x", "1");
+            let transaction = TransactionId::new_v7(n.into(), [7; 10]);
+            let explanation = explain(&table, "http", &request, &transaction, states);
+            whys(&explanation).into_iter().map(|(_, why)| why.to_owned()).collect::<Vec<_>>()
+        };
+        let told: Vec<_> = (0..20).map(|n| whys_of(&states, n)).collect();
+        assert!(told.iter().all(|whys| whys[0] == "is kept out by evidence against it: HighErrorRate"));
+        let stays = "could serve: too few others are left to keep it out for HighLatency";
+        assert!(told.iter().any(|whys| whys[1] == stays), "{told:?}");
+        states.view(&table, "a").doubt = Some(Doubt { rank: 1_500, age_ms: Some(0) });
+        assert_eq!(whys_of(&states, 1)[0], "is held down after its return");
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl States {
     pub(crate) fn at(table: &Table, now_unix_ms: u64) -> Self {
         let view = |(cell, _): (CellIndex, _)| {
             let weight = table.cell_weight(cell, now_unix_ms).percent;
-            CellView { weight, is_in: true, ramp_age_ms: u64::MAX, drained: weight == 0 }
+            CellView { weight, is_in: true, ramp_age_ms: u64::MAX, drained: weight == 0, doubt: None }
         };
         Self { views: table.cells().map(view).collect(), now_unix_ms }
     }

@@ -81,7 +81,11 @@ fn screen(stage: &Stage, serving: &Serving, all: &Tally, window: &Tally) -> Stri
         let cell = serving.cells.get(name).cloned().unwrap_or_default();
         let numbers = window.cells.get(name).cloned().unwrap_or_default();
         let errors = all.cells.get(name).map_or(0, |cell| cell.failed);
-        let state = if cell.r#in { "in".to_owned() } else { format!("out: {}", cell.reason) };
+        let state = match (cell.r#in, cell.reason.as_str()) {
+            (true, "Ready") => "in".to_owned(),
+            (true, reason) => format!("in: {reason}"),
+            (false, reason) => format!("out: {reason}"),
+        };
         let _ = writeln!(
             text,
             "{name:<12} {pid:>7} {:>5.1}% {state:<22} {:>7} {:>8.1} {errors:>9}",

@@ -14,7 +14,7 @@ struct AllIn<'a> {
 impl CellStates for AllIn<'_> {
     fn state(&self, cell: CellIndex) -> CellView {
         let weight = self.table.cell_weight(cell, self.now_unix_ms).percent;
-        CellView { weight, is_in: true, ramp_age_ms: u64::MAX, drained: weight == 0 }
+        CellView { weight, is_in: true, ramp_age_ms: u64::MAX, drained: weight == 0, doubt: None }
     }
 
     fn now_unix_ms(&self) -> u64 {

@@ -47,8 +47,12 @@ mod tests {
     use crate::fixture;
 
     fn router() -> Router {
-        let spec =
-            RouterSpec { listeners: vec![], drain_timeout: Default::default(), allowed_namespaces: vec![] };
+        let spec = RouterSpec {
+            listeners: vec![],
+            drain_timeout: Default::default(),
+            allowed_namespaces: vec![],
+            evidence: Default::default(),
+        };
         Router::new("r", spec)
     }
 

@@ -7,6 +7,7 @@ mod callers;
 mod client;
 mod destinations;
 mod egress;
+mod evidence;
 mod fake;
 mod health;
 mod keys;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use bulkhead_protocol::Reason;
 
 use super::hash::score;
-use super::{CellStates, CellView, Choice, Key, Refusal};
+use super::{CellStates, CellView, Choice, Doubt, Key, Refusal};
 use crate::health::ramp;
 use crate::table::{CellIndex, Fence, GroupCell, Rule};
 
@@ -33,6 +33,13 @@ pub fn choose(
         .or_else(|| groups.clone().find_map(|group| best(group, true)))
         // Nothing but cells that are held down: better these than an error.
         .or_else(|| groups.clone().find_map(|group| best(group, false)))
+        // The transaction was in every other: better those that are suspected than an error.
+        .or_else(|| {
+            let cells = scene.without_doubts()?;
+            let best = |group, warm| cells.best(group, key, tried, warm).map(|cell| Choice { cell, group });
+            let warm = groups.clone().find_map(|group| best(group, true));
+            warm.or_else(|| groups.clone().find_map(|group| best(group, false)))
+        })
         .ok_or_else(|| scene.refusal(tried))
 }
 
@@ -41,11 +48,25 @@ pub fn shares(rule: &Rule, states: &impl CellStates) -> Vec<(CellIndex, u32)> {
     Scene::new(rule, states).shares()
 }
 
+/// Percent of its weight that the rule's ramp gives each of its cells now, whatever its siblings get: 0 for one that evidence
+/// keeps out here.
+pub fn ramps(rule: &Rule, states: &impl CellStates) -> Vec<(CellIndex, u32)> {
+    let scene = Scene::new(rule, states);
+    let percent = |view: CellView| match view.doubt {
+        Some(Doubt { age_ms: None, .. }) => 0,
+        Some(_) | None => ramp(&rule.failback, view.ramp_age_ms),
+    };
+    let cells = (0..rule.groups.len()).flat_map(|group| scene.cells(group));
+    cells.filter_map(|(cell, _, view)| Some((cell.cell?, percent(view?)))).collect()
+}
+
 /// A rule at one moment.
 pub(crate) struct Scene<'a, S> {
     pub(crate) rule: &'a Rule,
     states: &'a S,
     shifted: Option<&'a [Vec<u32>]>,
+    /// Whether doubts have a part: under `owner` they have none.
+    pub(super) heeds_doubts: bool,
 }
 
 /// Health of one group, in policy weight.
@@ -60,11 +81,32 @@ pub(crate) struct GroupHealth {
 impl<'a, S: CellStates> Scene<'a, S> {
     pub(crate) fn new(rule: &'a Rule, states: &'a S) -> Self {
         let shifted = if rule.shifts.is_empty() { None } else { rule.shifted_weights(states.now_unix_ms()) };
-        Self { rule, states, shifted }
+        Self { rule, states, shifted, heeds_doubts: !rule.owner && states.any_doubt() }
     }
 
-    /// Each cell of the group with its policy weight after shifts and, where it exists, its state.
+    /// The same, as if nothing were doubted. None where nothing is.
+    fn without_doubts(&self) -> Option<Self> {
+        self.heeds_doubts.then_some(Self { heeds_doubts: false, ..*self })
+    }
+
+    /// Each cell of the group with its policy weight after shifts and, where it exists, its state as this rule takes it: a
+    /// doubt is left in it only where it has a part.
     pub(crate) fn cells(
+        &self,
+        group: usize,
+    ) -> impl Iterator<Item = (&'a GroupCell, u32, Option<CellView>)> + '_ {
+        let bound = self.bound(group);
+        self.named(group).map(move |(cell, weight, view)| {
+            let heeded = view.map(|view| match bound {
+                Some(bound) => self.heed(cell, weight, view, bound),
+                None => CellView { doubt: None, ..view },
+            });
+            (cell, weight, heeded)
+        })
+    }
+
+    /// Each cell of the group as it is in itself.
+    pub(crate) fn named(
         &self,
         group: usize,
     ) -> impl Iterator<Item = (&'a GroupCell, u32, Option<CellView>)> + '_ {
@@ -77,7 +119,11 @@ impl<'a, S: CellStates> Scene<'a, S> {
 
     /// Age of the cell that has been in longest; the others ramp beside it.
     pub(crate) fn oldest(&self, group: usize) -> u64 {
-        let usable = self.cells(group).filter(|(_, weight, _)| *weight > 0).filter_map(|(_, _, view)| view);
+        Self::oldest_of(self.cells(group))
+    }
+
+    pub(super) fn oldest_of<'c>(cells: impl Iterator<Item = (&'c GroupCell, u32, Option<CellView>)>) -> u64 {
+        let usable = cells.filter(|(_, weight, _)| *weight > 0).filter_map(|(_, _, view)| view);
         usable.filter(CellView::is_usable).map(|view| view.ramp_age_ms).max().unwrap_or(0)
     }
 

@@ -2,6 +2,7 @@
 //! that the key chooses there. Nothing here grows with the number of rules, locks, or asks anybody.
 
 mod choose;
+mod doubt;
 mod hash;
 mod matching;
 #[cfg(test)]
@@ -12,7 +13,8 @@ use bulkhead_protocol::Reason;
 use crate::table::CellIndex;
 
 pub(crate) use choose::Scene;
-pub use choose::{choose, shares};
+pub use choose::{choose, ramps, shares};
+pub use doubt::Doubt;
 pub use hash::{Key, key};
 pub(crate) use hash::{digest_name, key_value, score};
 pub use matching::match_rule;
@@ -54,6 +56,8 @@ pub struct CellView {
     pub ramp_age_ms: u64,
     /// Drained or disabled on purpose, by weight 0, state or a shift.
     pub drained: bool,
+    /// What evidence has against it. How many of a rule's cells that may concern is looked at where the rule is.
+    pub doubt: Option<Doubt>,
 }
 
 impl CellView {
@@ -72,4 +76,8 @@ pub trait CellStates {
     fn state(&self, cell: CellIndex) -> CellView;
     /// Milliseconds since 1970; asked only where a rule has TrafficShifts.
     fn now_unix_ms(&self) -> u64;
+    /// Whether there may be a doubt in any cell: asked first, so that without one there is nothing to look at.
+    fn any_doubt(&self) -> bool {
+        true
+    }
 }

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use bulkhead_protocol::HealthLine;
 use bulkhead_protocol::health::SILENCE;
 
+use super::evidence::Case;
+use super::samples::Samples;
+use super::suspicion::{Beside, Record};
 use crate::decide::CellView;
 use crate::table::Weight;
 
@@ -44,6 +47,10 @@ pub enum Event {
     StreamEnded(Pod),
     /// Whether an operator's shift holds the cell at 0 ([`Weight::operator_shift`]).
     OperatorShift(bool),
+    /// What requests that ended since the last time said of the cell.
+    Samples(Samples),
+    /// A look at what was said, of the cell and of its siblings.
+    Evidence(Beside),
     /// Time passes. `late_ms` is by how much this router's own timer was late, which is not held against the cell;
     /// without `judge`, nothing is called silent.
     Tick {
@@ -76,6 +83,12 @@ pub enum Effect {
     Out { reason: String },
     /// The pods that may get work are others now; see [`State::usable_pods`].
     PodsChanged,
+    /// Evidence is against the cell: where enough others are left it gets no new work for that time.
+    Suspected { case: Case, for_ms: u64 },
+    /// That time is over, and the cell comes back by steps.
+    LetBack,
+    /// The ramp, or what is left of a suspicion, is another now.
+    Moved,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,10 +108,11 @@ pub struct State {
     known_since_ms: u64,
     pods: Vec<PodHealth>,
     standing: Standing,
-    /// When this router let the cell in again; none when it never had to.
-    let_in_ms: Option<u64>,
+    /// When this router let the cell in again, or later where evidence held it; none when it never had to.
+    let_in_ms: Option<i64>,
     was_in: bool,
     shifted: bool,
+    record: Record,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +150,6 @@ impl PodHealth {
     fn hear(&mut self, ready_for_ms: u64, now_ms: u64) {
         self.heard_ms = now_ms;
         self.lost = None;
-        let clamp = |time: u64| i64::try_from(time).unwrap_or(i64::MAX);
         self.ready_since_ms = clamp(now_ms) - clamp(ready_for_ms);
     }
 }
@@ -151,6 +164,7 @@ impl State {
             let_in_ms: None,
             was_in: false,
             shifted: false,
+            record: Record::default(),
         }
     }
 
@@ -162,13 +176,29 @@ impl State {
         self.standing == Standing::In
     }
 
-    /// `Ready` when in, else the word for why it is out.
+    /// `Ready` when in and not suspected, else the word for why.
     pub fn reason(&self) -> &str {
         match &self.standing {
             Standing::Unheard => "NotHeardYet",
-            Standing::In => "Ready",
+            Standing::In => self.case().map_or("Ready", |case| case.fault().as_str()),
             Standing::Out { reason } => reason,
         }
+    }
+
+    /// The case against a cell that is suspected.
+    pub fn case(&self) -> Option<&Case> {
+        self.record.case()
+    }
+
+    /// The rank of a suspicion that still has a part in decisions, and when the way back from it begins: for those that
+    /// keep it in atomics (see [`crate::decide::Doubt::since`]).
+    pub fn suspected(&self) -> Option<(u16, i64)> {
+        self.record.suspected()
+    }
+
+    /// What siblings of the cell are compared with; none while it is no measure.
+    pub(super) fn measure(&self, now_ms: u64) -> Option<Samples> {
+        self.record.measure(now_ms).filter(|_| self.is_in())
     }
 
     /// Whether one of the cell's pods has given a verdict: a refused connection may be this router's own network.
@@ -203,19 +233,18 @@ impl State {
     pub fn ramp_start_ms(&self) -> i64 {
         let usable = self.pods.iter().filter(|pod| pod.is_usable());
         let ready = usable.map(|pod| pod.ready_since_ms).min().unwrap_or(i64::MIN);
-        let let_in = self.let_in_ms.map_or(i64::MIN, |time| i64::try_from(time).unwrap_or(i64::MAX));
-        ready.max(let_in)
+        ready.max(self.let_in_ms.unwrap_or(i64::MIN))
     }
 
     /// The cell as decisions see it.
     pub fn view(&self, weight: Weight, now_ms: u64) -> CellView {
-        let now = i64::try_from(now_ms).unwrap_or(i64::MAX);
-        let age = now.saturating_sub(self.ramp_start_ms());
+        let age = clamp(now_ms).saturating_sub(self.ramp_start_ms());
         CellView {
             weight: weight.percent,
             is_in: self.is_in(),
             ramp_age_ms: u64::try_from(age).unwrap_or(0),
             drained: weight.percent == 0,
+            doubt: self.record.doubt(now_ms),
         }
     }
 
@@ -233,6 +262,17 @@ impl State {
 
 /// What the event makes of the cell.
 pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Vec<Effect>) {
+    let event = match event {
+        Event::Samples(samples) => {
+            state.record.add(&samples, now_ms);
+            return (state, Vec::new());
+        }
+        Event::Evidence(beside) => {
+            let effects = look(&mut state, &beside, now_ms);
+            return (state, effects);
+        }
+        event => event,
+    };
     let usable_before: Vec<Pod> = state.usable_pods().cloned().collect();
     take_in(&mut state, event, now_ms);
     let mut effects = Vec::new();
@@ -243,11 +283,12 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Vec<Effect>)
     if next == state.standing {
         return (state, effects);
     }
+    state.record.start_over();
     match &next {
         Standing::In => {
             // The first time is no return, while the way may just have opened: nothing failed that could fail again.
             let returns = state.was_in || state.known_for_ms(now_ms) > OPENING_MS;
-            state.let_in_ms = returns.then_some(now_ms);
+            state.let_in_ms = returns.then(|| clamp(now_ms));
             state.was_in = true;
             effects.push(Effect::In);
         }
@@ -260,10 +301,23 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Vec<Effect>)
     (state, effects)
 }
 
+/// Nobody looks at a cell that is out.
+fn look(state: &mut State, beside: &Beside, now_ms: u64) -> Vec<Effect> {
+    if !state.is_in() {
+        return Vec::new();
+    }
+    let from = state.ramp_start_ms();
+    let (later, effects) = state.record.look(beside, from, now_ms);
+    if later != from {
+        state.let_in_ms = Some(later);
+    }
+    effects
+}
+
 fn take_in(state: &mut State, event: Event, now_ms: u64) {
     match event {
         Event::PodAdded(pod) if state.pod(&pod).is_none() => state.pods.push(PodHealth::new(pod, now_ms)),
-        Event::PodAdded(_) | Event::StreamEnded(_) => {}
+        Event::PodAdded(_) | Event::StreamEnded(_) | Event::Samples(_) | Event::Evidence(_) => {}
         Event::PodRemoved(pod) => state.pods.retain(|known| known.pod != pod),
         Event::Verdict { pod, ready, reason, ready_for_ms } => {
             let Some(pod) = state.pod(&pod) else { return };
@@ -282,7 +336,7 @@ fn take_in(state: &mut State, event: Event, now_ms: u64) {
         Event::Refused(pod) => state.lose(&pod, Lost::Refused),
         Event::OperatorShift(shifted) => {
             if state.shifted && !shifted {
-                state.let_in_ms = Some(now_ms);
+                state.let_in_ms = Some(clamp(now_ms));
             }
             state.shifted = shifted;
         }
@@ -295,6 +349,10 @@ fn take_in(state: &mut State, event: Event, now_ms: u64) {
             }
         }
     }
+}
+
+fn clamp(millis: u64) -> i64 {
+    i64::try_from(millis).unwrap_or(i64::MAX)
 }
 
 fn judge(state: &State, now_ms: u64) -> Standing {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::cell::OPENING_MS;
-use super::{Doubt, Effect, Event, Observer, State, observe, step};
+use super::evidence::LEAST_RAMPING;
+use super::suspicion::Beside;
+use super::{Doubt, Effect, Event, Observer, Samples, State, observe, step};
+use crate::table::{CellIndex, Table};
 
 /// How long the other cells of the first table have from when one has spoken: two tries of a stream.
 const OTHERS_MS: u64 = 2_000;
@@ -71,5 +74,39 @@ impl Fleet {
             effects.extend(changed.into_iter().map(|effect| (Arc::clone(name), effect)));
         }
         (doubt, effects)
+    }
+
+    /// Takes what requests said of each cell since the last time, and looks at how it does beside its siblings: to be
+    /// called every 250 ms with the table that is in force.
+    pub fn look(
+        &mut self,
+        table: &Table,
+        mut said: impl FnMut(CellIndex) -> Samples,
+        now_ms: u64,
+    ) -> Vec<(Arc<str>, Effect)> {
+        let mut sums = Vec::with_capacity(table.cells().len());
+        for (index, cell) in table.cells() {
+            self.event(&cell.name, Event::Samples(said(index)), now_ms);
+            sums.push(self.get(&cell.name).and_then(|state| state.measure(now_ms)));
+        }
+        let mut effects = Vec::new();
+        for (index, cell) in table.cells() {
+            let own = sums[index.0 as usize];
+            let mut siblings = Samples::default();
+            // Without them nothing is found, and the sum of many need not be made.
+            if own.is_none_or(|own| own.failed().of >= LEAST_RAMPING) {
+                let of = cell.kin.siblings.iter().filter_map(|sibling| sums[sibling.0 as usize].as_ref());
+                of.for_each(|sum| siblings.add(sum));
+            }
+            let event = Event::Evidence(Beside::new(siblings, &cell.kin, table.evidence));
+            let changed = self.event(&cell.name, event, now_ms);
+            effects.extend(changed.into_iter().map(|effect| (Arc::clone(&cell.name), effect)));
+        }
+        effects
+    }
+
+    /// Whether evidence has a part in what becomes of any cell.
+    pub fn doubts_any(&self) -> bool {
+        self.cells.values().any(|state| state.suspected().is_some())
     }
 }

@@ -2,16 +2,24 @@
 //! the events are the router's.
 
 mod cell;
+mod evidence;
 mod fleet;
 mod observer;
+mod samples;
 #[cfg(test)]
 mod stories;
 #[cfg(test)]
 mod story;
+mod suspicion;
+#[cfg(test)]
+mod trials;
 
 pub use cell::{Effect, Event, Pod, Standing, State, step};
+pub use evidence::{Case, Fault};
 pub use fleet::Fleet;
 pub use observer::{Doubt, Observer, observe};
+pub use samples::{Part, Samples};
+pub use suspicion::Beside;
 
 use crate::table::Failback;
 

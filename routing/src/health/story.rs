@@ -1,6 +1,7 @@
 //! A fleet in a story: cells whose pods speak or fall silent, time that passes in ticks, and the shares that a router
 //! would give them. The stories are in `stories`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
@@ -10,6 +11,7 @@ use crate::table::{CellIndex, Table};
 
 pub(super) const TICK_MS: u64 = 50;
 pub(super) const BEAT_MS: u64 = 250;
+const LOOK_MS: u64 = 250;
 
 /// A router with its table and fleet, and pods that beat: pod `a-0` is the first of cell `a`.
 pub(super) struct Story {
@@ -20,6 +22,19 @@ pub(super) struct Story {
     /// Changes of any cell, in order, such as `50 a out Silent`.
     pub(super) told: Vec<String>,
     pub(super) doubts: usize,
+    /// Requests each second, which go to cells by their shares.
+    pub(super) rate: f64,
+    pub(super) work: BTreeMap<String, Work>,
+}
+
+/// How a cell does what it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) failing: f64,
+    pub(super) millis: u64,
+    /// What of a request, and of a failure, is left over from before.
+    due: f64,
+    failures_due: f64,
 }
 
 /// A pod as it really is.
@@ -56,8 +71,11 @@ impl Story {
         let mut fleet = Fleet::default();
         let now_ms = 5_000;
         fleet.sync(table.cells().map(|(_, cell)| &cell.name), now_ms);
-        let mut story = Self { table, fleet, now_ms, pods: Vec::new(), told: Vec::new(), doubts: 0 };
-        let names: Vec<String> = story.table.cells().map(|(_, cell)| cell.name.to_string()).collect();
+        let names: Vec<String> = table.cells().map(|(_, cell)| cell.name.to_string()).collect();
+        let well = Work { failing: 0.0, millis: 20, due: 0.0, failures_due: 0.0 };
+        let work = names.iter().map(|name| (name.clone(), well)).collect();
+        let (pods, told) = (Vec::new(), Vec::new());
+        let mut story = Self { table, fleet, now_ms, pods, told, doubts: 0, rate: 0.0, work };
         for cell in names {
             story.add_pod(&cell, &format!("{cell}-0"));
         }
@@ -81,7 +99,11 @@ impl Story {
             match effect {
                 Effect::In => self.told.push(format!("{cell} in")),
                 Effect::Out { reason } => self.told.push(format!("{cell} out {reason}")),
-                Effect::PodsChanged => {}
+                Effect::Suspected { case, for_ms } => {
+                    self.told.push(format!("{cell} {} for {} s", case.fault().as_str(), for_ms / 1_000));
+                }
+                Effect::LetBack => self.told.push(format!("{cell} let back")),
+                Effect::PodsChanged | Effect::Moved => {}
             }
         }
     }
@@ -131,8 +153,46 @@ impl Story {
                 self.speak();
             }
             self.tick(0);
+            if self.now_ms.is_multiple_of(LOOK_MS) {
+                self.look();
+            }
             each(self);
         }
+    }
+
+    /// Requests of the last time come back, and the router looks at what they say.
+    fn look(&mut self) {
+        let shares: BTreeMap<CellIndex, u32> = shares(the_rule(&self.table), self).into_iter().collect();
+        let Self { table, fleet, work, rate, now_ms, .. } = self;
+        let said = |index| {
+            let mut samples = Samples::default();
+            let work = work.get_mut(&*table.cell(index).name).expect("a cell of the story");
+            let share = f64::from(shares.get(&index).copied().unwrap_or_default()) / 1e6;
+            work.due += *rate * share * LOOK_MS as f64 / 1e3;
+            while work.due >= 1.0 {
+                work.due -= 1.0;
+                work.failures_due += work.failing;
+                if work.failures_due >= 1.0 {
+                    work.failures_due -= 1.0;
+                    samples.fail();
+                } else {
+                    samples.answer(work.millis * 1_000);
+                }
+            }
+            samples
+        };
+        for (cell, effect) in fleet.look(table, said, *now_ms) {
+            self.tell(&cell, vec![effect]);
+        }
+    }
+
+    /// The part of its attempts that fails in the cell from now on.
+    pub(super) fn fails(&mut self, cell: &str, failing: f64) {
+        self.work.get_mut(cell).expect("a cell of the story").failing = failing;
+    }
+
+    pub(super) fn takes(&mut self, cell: &str, millis: u64) {
+        self.work.get_mut(cell).expect("a cell of the story").millis = millis;
     }
 
     pub(super) fn pass(&mut self, millis: u64) {

@@ -12,12 +12,12 @@ use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
 use super::destination;
 use super::draft::{self, Draft};
 use super::index::Index;
-use super::shift;
 use super::verdict::Complaints;
 use super::{
-    CellIndex, DestinationVerdict, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell,
+    CellIndex, DestinationVerdict, Kin, Outcome, ParentVerdict, RuleId, ShiftVerdict, Table, TableCell,
     TableListener,
 };
+use super::{shift, siblings};
 use crate::condition::Condition;
 
 /// Whole lists, as they are at one moment, in any order.
@@ -46,6 +46,7 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
     let mut table = Table {
         router: inputs.router.metadata.name.clone().unwrap_or_default(),
         listeners: inputs.router.spec.listeners.iter().map(listener).collect(),
+        evidence: inputs.router.spec.evidence,
         ..Table::default()
     };
     let destinations = destination::add(&mut table, &inputs.destinations);
@@ -62,6 +63,7 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
         let owned = |(rule, conditions)| (rule, Arc::unwrap_or_clone(conditions));
         listener.index = Index::new(alternatives.into_iter().map(owned).collect());
     }
+    siblings::relate(&mut table);
     let shifts = shift::apply(&mut table, &inputs.policies, &inputs.shifts);
     Build { table, verdicts, shifts, destinations }
 }
@@ -100,6 +102,7 @@ fn add_cells(table: &mut Table, cells: &[&Cell]) {
             endpoints: cell.spec.endpoints.clone(),
             shifts: Vec::new(),
             destinations,
+            kin: Kin::default(),
         });
     }
 }

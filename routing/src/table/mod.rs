@@ -7,6 +7,7 @@ mod fence;
 mod index;
 mod ranges;
 mod shift;
+mod siblings;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use bulkhead_crds::cell::{Capacity, CellState};
 use bulkhead_crds::policy::{RestartPolicy, TooLarge};
-use bulkhead_crds::router::{Idempotency, Limits};
+use bulkhead_crds::router::{Evidence, Idempotency, Limits};
 
 use crate::condition::Source;
 use crate::json::Pointers;
@@ -45,6 +46,8 @@ pub struct Table {
     pub(crate) listeners: Vec<TableListener>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) destinations: HashMap<Arc<str>, Arc<Destination>>,
+    /// What the Router lets speak against cells.
+    pub evidence: Evidence,
 }
 
 /// A cell as the API objects describe it. Health is not here: it outlives tables.
@@ -61,6 +64,17 @@ pub struct TableCell {
     pub shifts: Vec<CellShift>,
     /// Names of the Destinations that its transactions may reach, in order. Some may not exist.
     pub destinations: Vec<String>,
+    pub kin: Kin,
+}
+
+/// What the rules that name a cell say of how it is to be judged by evidence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kin {
+    /// The cells that share a group of some rule with it, in order: those that it is compared with.
+    pub siblings: Vec<CellIndex>,
+    /// How long its way back takes by the slowest of its rules, and the longest step of any.
+    pub ramp_ms: u64,
+    pub step_ms: u64,
 }
 
 /// A TrafficShift of one cell.

@@ -39,6 +39,8 @@ static HEALTH: LazyLock<Runtime> = LazyLock::new(|| {
 pub(crate) enum Behaviour {
     /// Sends the body back.
     Echo,
+    /// Sends the body back, and for each second request with status 500.
+    FailHalf,
     /// Closes the connection after the request was read, without a byte of an answer.
     Reset,
     /// Gives the transaction back untouched.
@@ -254,7 +256,7 @@ async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
 struct Closed;
 
 async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> Result<Answer, Closed> {
-    inner.hits.fetch_add(1, Ordering::SeqCst);
+    let number = inner.hits.fetch_add(1, Ordering::SeqCst);
     let behaviour = inner.behaviour.borrow().clone();
     let mut request = request;
     let upgrade = hyper::upgrade::on(&mut request);
@@ -270,6 +272,10 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
     answer.headers_mut().insert("x-cell", inner.name.parse().expect("a legal value"));
     match behaviour {
         Behaviour::Echo => {}
+        Behaviour::FailHalf if number.is_multiple_of(2) => {
+            *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        }
+        Behaviour::FailHalf => {}
         Behaviour::EchoAndClose => {
             answer.headers_mut().insert("connection", "close".parse().expect("a legal value"));
         }

@@ -1,6 +1,7 @@
 //! What decision tests share; the tests are in the files beside it, by what they are about.
 
 mod bodies;
+mod doubts;
 mod fence;
 mod groups;
 mod keys;
@@ -43,7 +44,15 @@ fn check_shares(table: &Table, states: &States, expected: &[u32]) {
 /// A cell in any state.
 fn view() -> impl Strategy<Value = CellView> {
     let ages = prop::sample::select(vec![0, 9_000, 12_000, 25_000, 35_000, u64::MAX]);
-    (prop::sample::select(vec![0, 1, 50, 100]), any::<bool>(), ages).prop_map(
-        |(weight, is_in, ramp_age_ms)| CellView { weight, is_in, ramp_age_ms, drained: weight == 0 },
+    let doubts = prop::option::weighted(0.4, (1_u16..4, prop::option::of(0_u64..50_000)));
+    let doubts = doubts.prop_map(|doubt| doubt.map(|(rank, age_ms)| Doubt { rank, age_ms }));
+    (prop::sample::select(vec![0, 1, 50, 100]), any::<bool>(), ages, doubts).prop_map(
+        |(weight, is_in, ramp_age_ms, doubt)| CellView {
+            weight,
+            is_in,
+            ramp_age_ms,
+            drained: weight == 0,
+            doubt,
+        },
     )
 }
