@@ -10,6 +10,7 @@ mod lab;
 mod member;
 mod memory;
 mod path;
+mod peers;
 mod process;
 mod report;
 mod restart;
