@@ -1,29 +1,23 @@
 //! Cells that cost next to nothing: each says by its health stream that it is ready, reads requests, and does with them what
 //! the bench wants. They live in this process, on threads of their own, so that nothing waits for the load.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use bulkhead_process::{Port, Shutdown};
-use bulkhead_protocol::health::BEAT_INTERVAL;
-use bulkhead_protocol::{Beat, HealthLine, Verdict};
+use bulkhead_process::Port;
 use bytes::BytesMut;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::health::health;
+use super::serving::Serving;
 use super::wire;
 
 /// What a cell answers.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok";
-/// What a health stream begins with. Its end is the connection's.
-const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\r\n";
-/// Ready for so long that no ramp is under way, in milliseconds.
-const READY_FOR_MS: u64 = 1_000_000_000;
 
 /// What cells do with a request that they have read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +33,10 @@ pub(crate) enum Behaviour {
 pub(crate) struct Cells {
     ports: Vec<[Port; 2]>,
     cells: Vec<Arc<Cell>>,
-    stop: Shutdown,
-    threads: Vec<JoinHandle<()>>,
+    _serving: [Serving; 2],
 }
 
 struct Cell {
-    name: String,
     behaviour: watch::Sender<Behaviour>,
     requests: AtomicU64,
     resets: AtomicU64,
@@ -57,28 +49,24 @@ impl Cells {
     /// When there are no ports or no threads left.
     pub(crate) async fn start(names: &[&str]) -> Result<Self> {
         let (mut ports, mut cells) = (Vec::new(), Vec::new());
+        let (mut for_traffic, mut for_health) = (Vec::new(), Vec::new());
         for name in names {
-            ports.push(Port::free_pair().context("no free ports on loopback")?);
-            cells.push(Arc::new(Cell {
-                name: (*name).to_owned(),
+            let cell = Arc::new(Cell {
                 behaviour: watch::Sender::new(Behaviour::Answer),
                 requests: AtomicU64::new(0),
                 resets: AtomicU64::new(0),
-            }));
+            });
+            let pair = Port::free_pair().context("no free ports on loopback")?;
+            let [own, next] = [&pair[0], &pair[1]].map(|port| port.address);
+            // From here on both are reached, although nobody accepts yet.
+            for_traffic.push((TcpListener::bind(own).await?.into_std()?, Arc::clone(&cell)));
+            for_health.push((TcpListener::bind(next).await?.into_std()?, (*name).to_owned()));
+            ports.push(pair);
+            cells.push(cell);
         }
-        let stop = Shutdown::new();
-        let mut places = [Vec::new(), Vec::new()];
-        for (pair, cell) in ports.iter().zip(&cells) {
-            for (port, places) in pair.iter().zip(&mut places) {
-                // From here on it is reached, although nobody accepts yet.
-                let listener = TcpListener::bind(port.address).await?.into_std()?;
-                places.push((listener, Arc::clone(cell)));
-            }
-        }
-        let [for_traffic, for_health] = places;
-        let threads =
-            vec![thread("cells", &stop, for_traffic, traffic)?, thread("health", &stop, for_health, health)?];
-        Ok(Self { ports, cells, stop, threads })
+        let serving =
+            [Serving::start("cells", for_traffic, traffic)?, Serving::start("health", for_health, health)?];
+        Ok(Self { ports, cells, _serving: serving })
     }
 
     /// Where each takes transactions.
@@ -107,41 +95,6 @@ impl Cells {
     }
 }
 
-impl Drop for Cells {
-    fn drop(&mut self) {
-        self.stop.trigger();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Serves every place by a thread of its own until `stop`.
-fn thread<F>(
-    name: &str,
-    stop: &Shutdown,
-    places: Vec<(std::net::TcpListener, Arc<Cell>)>,
-    serve: fn(TcpStream, Arc<Cell>) -> F,
-) -> Result<JoinHandle<()>>
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let stopped = stop.requested();
-    for (listener, cell) in places {
-        // Listeners belong to the runtime in which they are made.
-        let _inside = runtime.enter();
-        let listener = TcpListener::from_std(listener)?;
-        runtime.spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&cell)));
-            }
-        });
-    }
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    Ok(thread.spawn(move || runtime.block_on(stopped))?)
-}
-
 async fn traffic(mut stream: TcpStream, cell: Arc<Cell>) {
     let mut behaviour = cell.behaviour.subscribe();
     let mut buffer = BytesMut::new();
@@ -165,29 +118,5 @@ async fn traffic(mut stream: TcpStream, cell: Arc<Cell>) {
         if stream.write_all(ANSWER).await.is_err() {
             return;
         }
-    }
-}
-
-async fn health(mut stream: TcpStream, cell: Arc<Cell>) {
-    let verdict = HealthLine::Verdict(Verdict {
-        cell: cell.name.clone(),
-        pod: cell.name.clone(),
-        ready: true,
-        reason: "Ready".to_owned(),
-        ready_for_ms: READY_FOR_MS,
-        routers: 1,
-        ..Verdict::default()
-    });
-    let beat = HealthLine::Beat(Beat { ready_for_ms: READY_FOR_MS, routers: 1, ..Beat::default() });
-    let (Ok(verdict), Ok(beat)) = (verdict.to_line(), beat.to_line()) else { return };
-    let mut buffer = BytesMut::new();
-    let asked = wire::read(&mut stream, &mut buffer).await;
-    if !matches!(asked, Ok(Some(_))) || stream.write_all(STREAM).await.is_err() {
-        return;
-    }
-    let mut line = verdict;
-    while stream.write_all(line.as_bytes()).await.is_ok() {
-        line.clone_from(&beat);
-        tokio::time::sleep(BEAT_INTERVAL).await;
     }
 }

@@ -3,7 +3,9 @@
 
 pub(crate) mod cell;
 pub(crate) mod client;
+pub(crate) mod health;
 pub(crate) mod kernel;
+pub(crate) mod serving;
 pub(crate) mod spell;
 pub(crate) mod wire;
 
