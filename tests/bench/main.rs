@@ -12,6 +12,7 @@ mod memory;
 mod path;
 mod peers;
 mod process;
+mod proxy;
 mod report;
 mod restart;
 mod router;
@@ -36,6 +37,7 @@ enum Bench {
     Drain(drain::Args),
     Drill(drill::Args),
     Path(path::Args),
+    Proxy(proxy::Args),
     Memory(memory::Args),
     Restart(restart::Args),
 }
@@ -53,6 +55,7 @@ fn main() -> Result<ExitCode> {
         Bench::Drain(args) => drain::run(&args),
         Bench::Drill(args) => drill::run(&args),
         Bench::Path(args) => path::run(&args),
+        Bench::Proxy(args) => proxy::run(&args),
         Bench::Memory(args) => memory::run(&args),
         Bench::Restart(args) => restart::run(&args),
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -15,6 +16,7 @@ use nix::unistd::Pid;
 pub(crate) struct Launch {
     program: PathBuf,
     arguments: Vec<String>,
+    core: Option<usize>,
 }
 
 impl Launch {
@@ -22,7 +24,16 @@ impl Launch {
         program: impl Into<PathBuf>,
         arguments: impl IntoIterator<Item = S>,
     ) -> Self {
-        Self { program: program.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+        Self {
+            program: program.into(),
+            arguments: arguments.into_iter().map(Into::into).collect(),
+            core: None,
+        }
+    }
+
+    /// The same on that core alone.
+    pub(crate) fn on_core(self, core: Option<usize>) -> Self {
+        Self { core, ..self }
     }
 
     /// The same within a network namespace.
@@ -30,7 +41,7 @@ impl Launch {
         let Some(namespace) = namespace else { return self };
         let program = self.program.to_string_lossy().into_owned();
         let before = ["netns", "exec", namespace, &program].map(str::to_owned);
-        Self { program: "ip".into(), arguments: before.into_iter().chain(self.arguments).collect() }
+        Self { program: "ip".into(), arguments: before.into_iter().chain(self.arguments).collect(), ..self }
     }
 }
 
@@ -89,6 +100,21 @@ impl Drop for Group {
     }
 }
 
+/// This thread, and those that it starts, on that core alone.
+///
+/// # Errors
+/// When this machine has no such core, or may not use it.
+pub(crate) fn stay_on(core: usize) -> Result<()> {
+    sched_setaffinity(Pid::from_raw(0), &cores(core)?)
+        .with_context(|| format!("there is no core {core} to run on"))
+}
+
+fn cores(core: usize) -> Result<CpuSet> {
+    let mut cores = CpuSet::new();
+    cores.set(core).with_context(|| format!("{core} is no number of a core"))?;
+    Ok(cores)
+}
+
 #[expect(unsafe_code, reason = "between fork and exec only the child can ask to die with its parent")]
 fn spawn(launch: &Launch, group: Pid, log: &Path) -> Result<Child> {
     let log = OpenOptions::new()
@@ -103,9 +129,15 @@ fn spawn(launch: &Launch, group: Pid, log: &Path) -> Result<Child> {
         .stdout(log.try_clone().context("the log cannot be shared")?)
         .stderr(log)
         .process_group(group.as_raw());
-    // SAFETY: prctl(2) is one system call, which neither allocates nor takes a lock.
+    let cores = launch.core.map(cores).transpose()?;
+    // SAFETY: prctl(2) and sched_setaffinity(2) are one system call each, which neither allocates nor takes a lock.
     unsafe {
-        command.pre_exec(|| set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
+        command.pre_exec(move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            // Before it is a program: threads that it starts stay where it is.
+            cores.map_or(Ok(()), |cores| sched_setaffinity(Pid::from_raw(0), &cores))?;
+            Ok(())
+        });
     }
     command.spawn().with_context(|| format!("cannot start {}", launch.program.display()))
 }

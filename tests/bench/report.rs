@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// With so many cores busy for others, a miss says more about the machine than about us.
-const FOREIGN_CORES: f64 = 0.2;
+pub(crate) const FOREIGN_CORES: f64 = 0.2;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {

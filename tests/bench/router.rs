@@ -12,12 +12,13 @@ use crate::member::Member;
 use crate::process::{Launch, sibling};
 
 /// Starts one with its files in `folder`, and says where each of its listeners takes requests. Without a number of threads
-/// it has one for each core.
+/// it has one for each core; without a core of its own it runs on all.
 pub(crate) fn start<const N: usize>(
     name: &str,
     folder: &Path,
     listeners: [&str; N],
     threads: Option<u32>,
+    core: Option<usize>,
 ) -> Result<(Member, [SocketAddr; N])> {
     let mut ports = Vec::with_capacity(N + 1);
     for _ in 0..=N {
@@ -38,7 +39,7 @@ pub(crate) fn start<const N: usize>(
     flags.extend(threads.map(|threads| format!("--threads={threads}")));
     let listening = listeners.iter().zip(addresses);
     flags.extend(listening.map(|(listener, address)| format!("--listen-port={listener}={}", address.port())));
-    let launch = Launch::new(sibling("bulkhead-router")?, flags);
+    let launch = Launch::new(sibling("bulkhead-router")?, flags).on_core(core);
     Ok((Member::start(name, vec![launch], ports, folder)?, addresses))
 }
 

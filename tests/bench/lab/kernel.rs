@@ -10,11 +10,37 @@ use nix::unistd::Pid;
 /// Microseconds of a tick: /proc counts in hundredths of a second on every machine (`USER_HZ`).
 const TICK_MICROS: u64 = 10_000;
 
-/// Microseconds of CPU that a process has had, in user and system mode together.
-pub(crate) fn cpu_micros(pid: Pid) -> Result<u64> {
+/// Microseconds of CPU in each mode. The kernel knows their sum well, and guesses the parts by what ticks come upon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cpu {
+    pub(crate) user: u64,
+    pub(crate) system: u64,
+}
+
+impl Cpu {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(before.user),
+            system: self.system.saturating_sub(before.system),
+        }
+    }
+
+    pub(crate) fn sum(self) -> u64 {
+        self.user + self.system
+    }
+}
+
+/// What a process has had.
+pub(crate) fn cpu(pid: Pid) -> Result<Cpu> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-    Ok(TICK_MICROS * process_ticks(&stat).with_context(|| format!("{path} is in an unknown form"))?)
+    let [user, system] = process_ticks(&stat).with_context(|| format!("{path} is in an unknown form"))?;
+    Ok(Cpu { user: TICK_MICROS * user, system: TICK_MICROS * system })
+}
+
+/// Microseconds of CPU that a process has had, in user and system mode together.
+pub(crate) fn cpu_micros(pid: Pid) -> Result<u64> {
+    cpu(pid).map(Cpu::sum)
 }
 
 /// Microseconds of CPU that anybody has had, and the time that a hypervisor took away. Interrupts are left out: they work
@@ -28,7 +54,19 @@ pub(crate) fn machine_micros() -> Result<u64> {
 pub(crate) fn resident(pid: Pid) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-    resident_bytes(&status).with_context(|| format!("{path} has no VmRSS"))
+    memory_bytes(&status, "VmRSS:").with_context(|| format!("{path} has no VmRSS"))
+}
+
+/// The most bytes of a process that were in memory at once since [`forget_peak`].
+pub(crate) fn peak(pid: Pid) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+    memory_bytes(&status, "VmHWM:").with_context(|| format!("{path} has no VmHWM"))
+}
+
+/// From now on counts anew (proc(5), `clear_refs`). Where the kernel cannot, the peak is that of the process's life.
+pub(crate) fn forget_peak(pid: Pid) {
+    let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
 /// Who else keeps the machine busy while a router is measured.
@@ -73,12 +111,12 @@ pub(crate) fn allow_files(wanted: u64) -> Result<()> {
 
 /// `utime` and `stime` of /proc/PID/stat (proc(5)), the 14th and 15th field. The second is a name, which may have spaces
 /// and parentheses in it.
-fn process_ticks(stat: &str) -> Option<u64> {
+fn process_ticks(stat: &str) -> Option<[u64; 2]> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
-    Some(user + system)
+    Some([user, system])
 }
 
 /// `user`, `nice`, `system` and `steal` of the first line of /proc/stat (proc(5)).
@@ -93,8 +131,8 @@ fn machine_ticks(stat: &str) -> Option<u64> {
     [0, 1, 2, 7].into_iter().map(|field| fields.get(field)).sum()
 }
 
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn memory_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kib * 1_024)
 }
@@ -106,7 +144,7 @@ mod tests {
     #[test]
     fn a_process_is_counted_in_user_and_system_mode_whatever_its_name() {
         let stat = "71 (a) b (c)) S 1 71 71 0 -1 4194560 10 0 3 0 250 50 7 9 20 0 2 0 100 1 2";
-        assert_eq!(process_ticks(stat), Some(300));
+        assert_eq!(process_ticks(stat), Some([250, 50]));
         assert_eq!(process_ticks("71 (cut"), None);
     }
 
@@ -119,14 +157,14 @@ mod tests {
 
     #[test]
     fn memory_is_what_lies_in_memory() {
-        assert_eq!(resident_bytes("VmPeak:\t 900 kB\nVmRSS:\t     512 kB\n"), Some(524_288));
-        assert_eq!(resident_bytes("Name:\tx\n"), None);
+        assert_eq!(memory_bytes("VmHWM:\t 900 kB\nVmRSS:\t     512 kB\n", "VmRSS:"), Some(524_288));
+        assert_eq!(memory_bytes("Name:\tx\n", "VmRSS:"), None);
     }
 
     #[test]
     fn this_process_and_machine_are_read_in_the_form_that_they_have() {
         let this = Pid::this();
-        assert!(resident(this).expect("is read") > 0);
+        assert!(peak(this).expect("is read") >= resident(this).expect("is read"));
         assert!(cpu_micros(this).expect("is read") <= machine_micros().expect("is read"));
         allow_files(1).expect("is allowed already");
         assert!(allow_files(u64::MAX - 1).is_err());

@@ -59,10 +59,10 @@ impl<const N: usize> Lab<N> {
         for (name, yaml) in objects {
             router::write(folder.path(), name, yaml)?;
         }
-        let (router, listeners) = router::start("router", folder.path(), listeners, threads)?;
+        let (router, listeners) = router::start("router", folder.path(), listeners, threads, None)?;
         let mut lab = Self { cells, router, listeners, _folder: folder };
         for address in lab.listeners {
-            lab.ready(address).await?;
+            ready(&mut lab.router, address, &Request::get("/")).await?;
         }
         Ok(lab)
     }
@@ -71,28 +71,31 @@ impl<const N: usize> Lab<N> {
     pub(crate) fn pid(&self) -> Result<Pid> {
         self.router.pid()
     }
+}
 
-    /// Waits until that listener answers one request after the other.
-    async fn ready(&mut self, address: SocketAddr) -> Result<()> {
-        let (clock, request) = (Monotonic::start(), Request::get("/"));
-        let (mut client, mut answered) = (Client::new(address), 0);
-        while answered < WARM {
-            self.router.lives()?;
-            match client.exchange(&request, 0).await {
-                Ok(answer) if answer.status() == Some(200) => answered += 1,
-                unanswered => {
-                    let last = unanswered.map(|answer| answer.to_string());
-                    ensure!(
-                        clock.elapsed() < PATIENCE,
-                        "the router is not ready after {PATIENCE:?}; the last answer: {last:?}"
-                    );
-                    answered = 0;
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+/// Waits until whoever takes requests there answers one such request after the other.
+///
+/// # Errors
+/// When it ended, or does not answer in time.
+pub(crate) async fn ready(member: &mut Member, address: SocketAddr, request: &Request) -> Result<()> {
+    let (clock, mut client, mut answered) = (Monotonic::start(), Client::new(address), 0);
+    while answered < WARM {
+        member.lives()?;
+        match client.exchange(request, 0).await {
+            Ok(answer) if answer.status() == Some(200) => answered += 1,
+            unanswered => {
+                let last = unanswered.map(|answer| answer.to_string());
+                ensure!(
+                    clock.elapsed() < PATIENCE,
+                    "{} is not ready after {PATIENCE:?}; the last answer: {last:?}",
+                    member.name
+                );
+                answered = 0;
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// A policy of one rule, which sends everything of a listener to these cells in equal parts.
@@ -115,7 +118,8 @@ spec:
     )
 }
 
-fn cell_yaml(name: &str, endpoint: SocketAddr) -> String {
+/// A cell that is there already.
+pub(crate) fn cell_yaml(name: &str, endpoint: SocketAddr) -> String {
     format!(
         "\
 apiVersion: bulkhead.dev/v1alpha1

@@ -11,7 +11,6 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 const MAX_HEAD: usize = 16 * 1024;
 /// Longest body that is copied behind its head, in bytes: one write costs less than two.
 const SHORT: usize = 4 * 1024;
-const END: &[u8] = b"\r\n\r\n";
 
 /// A request of which many are sent.
 #[derive(Clone, Debug)]
@@ -19,16 +18,23 @@ pub(crate) struct Request {
     method: &'static str,
     path: &'static str,
     keyed: bool,
+    /// Whole lines.
+    fields: &'static str,
     body: Bytes,
 }
 
 impl Request {
     pub(crate) const fn get(path: &'static str) -> Self {
-        Self { method: "GET", path, keyed: false, body: Bytes::new() }
+        Self { method: "GET", path, keyed: false, fields: "", body: Bytes::new() }
     }
 
     pub(crate) fn post(path: &'static str, length: usize) -> Self {
-        Self { method: "POST", path, keyed: false, body: vec![b'b'; length].into() }
+        Self { method: "POST", path, keyed: false, fields: "", body: vec![b'b'; length].into() }
+    }
+
+    /// The same with more fields, each a line with its end.
+    pub(crate) fn with(self, fields: &'static str) -> Self {
+        Self { fields, ..self }
     }
 
     /// The same with an idempotency key for each.
@@ -38,8 +44,8 @@ impl Request {
 
     /// The head of the one of that number.
     fn head(&self, number: u64) -> String {
-        let Self { method, path, keyed, body } = self;
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: bench\r\n");
+        let Self { method, path, keyed, fields, body } = self;
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: bench\r\n{fields}");
         if *keyed {
             head += &format!("idempotency-key: bench-{number:020}\r\n");
         }
@@ -69,8 +75,7 @@ pub(crate) struct Message {
 impl Message {
     /// Of an answer.
     pub(crate) fn status(&self) -> Option<u16> {
-        let line = self.head.strip_prefix(b"HTTP/1.1 ")?;
-        std::str::from_utf8(line.get(..3)?).ok()?.parse().ok()
+        status(&self.head)
     }
 
     /// Whether its sender closes the connection after it.
@@ -97,16 +102,14 @@ pub(crate) async fn read(
     let mut known = None;
     loop {
         if known.is_none() {
-            known = lengths(buffer)?;
+            known = Head::read(buffer)?;
         }
-        if let Some((head, body)) = known
-            && buffer.len() >= head + body
-        {
-            let head = buffer.split_to(head).freeze();
-            return Ok(Some(Message { head, body: buffer.split_to(body).freeze() }));
-        }
-        if let Some((head, body)) = known {
-            buffer.reserve(head + body - buffer.len());
+        if let Some(Head { length, body, .. }) = known {
+            if buffer.len() >= length + body {
+                let head = buffer.split_to(length).freeze();
+                return Ok(Some(Message { head, body: buffer.split_to(body).freeze() }));
+            }
+            buffer.reserve(length + body - buffer.len());
         }
         if stream.read_buf(buffer).await? == 0 {
             return if buffer.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -114,32 +117,68 @@ pub(crate) async fn read(
     }
 }
 
-/// How long head and body of the message at the start are, once its head is there.
-fn lengths(buffer: &[u8]) -> io::Result<Option<(usize, usize)>> {
-    let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    let Some(end) = buffer.windows(END.len()).position(|window| window == END) else {
-        return if buffer.len() > MAX_HEAD { Err(wrong("the head has no end")) } else { Ok(None) };
-    };
-    let head = &buffer[..end + END.len()];
-    if field(head, "transfer-encoding").is_some() {
-        return Err(wrong("a message in chunks does not say how long it is"));
+/// What a receiver needs to know of a message's head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Bytes up to the body.
+    pub(crate) length: usize,
+    /// Bytes of the body. A request that does not say has none, and every answer here says.
+    pub(crate) body: usize,
+    /// Of an answer.
+    pub(crate) status: Option<u16>,
+    /// Whether its sender closes the connection after it, or wants it closed.
+    pub(crate) closes: bool,
+}
+
+impl Head {
+    /// The one at the start, once it is whole. One pass, since the ends of a bench do this for every message.
+    ///
+    /// # Errors
+    /// `InvalidData` where it does not say how long the message is.
+    pub(crate) fn read(bytes: &[u8]) -> io::Result<Option<Self>> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+        let (mut head, mut at) = (Self { status: status(bytes), ..Self::default() }, 0);
+        loop {
+            let Some(end) = bytes[at..].iter().position(|byte| *byte == b'\n') else {
+                return if bytes.len() > MAX_HEAD { Err(wrong("the head has no end")) } else { Ok(None) };
+            };
+            let line = &bytes[at..at + end];
+            at += end + 1;
+            match line.first().map(u8::to_ascii_lowercase) {
+                None | Some(b'\r') => return Ok(Some(Self { length: at, ..head })),
+                Some(b'c') => {
+                    if let Some(length) = value(line, "content-length") {
+                        head.body = length.parse().map_err(|_| wrong("content-length is no number"))?;
+                    } else if let Some(connection) = value(line, "connection") {
+                        head.closes = connection.eq_ignore_ascii_case("close");
+                    }
+                }
+                Some(b't') if value(line, "transfer-encoding").is_some() => {
+                    return Err(wrong("a message in chunks does not say how long it is"));
+                }
+                Some(_) => {}
+            }
+        }
     }
-    let length = match field(head, "content-length") {
-        // A request without it has no body, and every answer here has it.
-        None => 0,
-        Some(length) => length.parse().map_err(|_| wrong("content-length is no number"))?,
-    };
-    Ok(Some((head.len(), length)))
+}
+
+/// Of an answer's first line.
+fn status(head: &[u8]) -> Option<u16> {
+    let line = head.strip_prefix(b"HTTP/1.1 ")?;
+    std::str::from_utf8(line.get(..3)?).ok()?.parse().ok()
+}
+
+/// What the line says, where its field has that name, which is in lower case.
+fn value<'l>(line: &'l [u8], name: &str) -> Option<&'l str> {
+    let (found, value) = line.split_at_checked(name.len())?;
+    let value = value.strip_prefix(b":")?;
+    let value = found.eq_ignore_ascii_case(name.as_bytes()).then_some(value)?;
+    std::str::from_utf8(value).ok().map(str::trim)
 }
 
 /// The value of the first field of that name, which is in lower case.
 fn field<'h>(head: &'h [u8], name: &str) -> Option<&'h str> {
-    head.split(|byte| *byte == b'\n').skip(1).find_map(|line| {
-        let (found, value) = line.split_at_checked(name.len())?;
-        let value = value.strip_prefix(b":")?;
-        let value = found.eq_ignore_ascii_case(name.as_bytes()).then_some(value)?;
-        std::str::from_utf8(value).ok().map(str::trim)
-    })
+    head.split(|byte| *byte == b'\n').skip(1).find_map(|line| value(line, name))
 }
 
 #[cfg(test)]

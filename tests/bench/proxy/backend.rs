@@ -1,0 +1,121 @@
+//! The cells behind whoever is measured: each answers every request at once with the same few bytes.
+
+use std::io;
+use std::net::TcpListener;
+
+use anyhow::{Context as _, Result};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+
+use super::connection::{Connection, Received};
+use super::slab::Slab;
+
+pub(super) struct Backend {
+    cells: Vec<Cell>,
+    connections: Slab<(Connection, usize)>,
+    token: fn(usize) -> u64,
+}
+
+struct Cell {
+    listener: TcpListener,
+    answer: Vec<u8>,
+    /// With which it closes.
+    last_answer: Vec<u8>,
+    requests: u64,
+}
+
+impl Backend {
+    /// A cell for each listener. The kernel names listeners and connections by what those functions make of their places.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub(super) fn new(
+        listeners: Vec<TcpListener>,
+        epoll: &Epoll,
+        listener_token: fn(usize) -> u64,
+        token: fn(usize) -> u64,
+    ) -> Result<Self> {
+        let mut cells = Vec::new();
+        for (place, listener) in listeners.into_iter().enumerate() {
+            listener.set_nonblocking(true)?;
+            epoll
+                .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, listener_token(place)))
+                .context("a cell's socket cannot be watched")?;
+            let [answer, last_answer] = ["", "connection: close\r\n"].map(|fields| answer(place, fields));
+            cells.push(Cell { listener, answer, last_answer, requests: 0 });
+        }
+        Ok(Self { cells, connections: Slab::new(), token })
+    }
+
+    /// How many requests each cell has read.
+    pub(super) fn requests(&self) -> Vec<u64> {
+        self.cells.iter().map(|cell| cell.requests).collect()
+    }
+
+    /// Takes whoever connects to that cell.
+    pub(super) fn accept(&mut self, cell: usize, epoll: &Epoll) {
+        // Whoever is gone again, as those who only look whether somebody listens, is nobody's loss.
+        while let Some((stream, _)) = self.cells.get(cell).and_then(|cell| cell.listener.accept().ok()) {
+            let token = (self.token)(self.connections.next());
+            if let Ok(connection) = Connection::new(stream, epoll, token) {
+                self.connections.insert((connection, cell));
+            }
+        }
+    }
+
+    /// Goes on with that connection, or ends it.
+    pub(super) fn go_on(&mut self, place: usize, scratch: &mut [u8], epoll: &Epoll) {
+        let Some((connection, cell)) = self.connections.get_mut(place) else { return };
+        if !matches!(serve(connection, &mut self.cells[*cell], scratch, epoll), Ok(true)) {
+            self.connections.remove(place);
+        }
+    }
+}
+
+/// Whether the connection stays.
+fn serve(
+    connection: &mut Connection,
+    cell: &mut Cell,
+    scratch: &mut [u8],
+    epoll: &Epoll,
+) -> io::Result<bool> {
+    if connection.is_sending() {
+        return connection.send(&cell.answer, epoll).map(|_| true);
+    }
+    match connection.receive(scratch)? {
+        Received::Part => Ok(true),
+        Received::Closed => Ok(false),
+        Received::Whole(head) => {
+            cell.requests += 1;
+            let answer = if head.closes { &cell.last_answer } else { &cell.answer };
+            connection.send(answer, epoll)?;
+            Ok(!head.closes)
+        }
+    }
+}
+
+fn answer(cell: usize, fields: &str) -> Vec<u8> {
+    let name = ["a", "b"].get(cell).unwrap_or(&"c");
+    let body =
+        format!(r#"{{"cell":"{name}","result":"approved","code":"00","pad":"{}"}}"#, "0123456789".repeat(7));
+    let length = body.len();
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{fields}\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::wire::Head;
+
+    #[test]
+    fn an_answer_says_how_long_it_is_and_whether_it_is_the_last() {
+        for (fields, closes) in [("", false), ("connection: close\r\n", true)] {
+            let answer = answer(0, fields);
+            let head = Head::read(&answer).expect("is HTTP").expect("is whole");
+            assert_eq!((head.length + head.body, head.closes), (answer.len(), closes));
+            assert!((110..150).contains(&head.body), "{}", head.body);
+        }
+    }
+}

