@@ -1,11 +1,13 @@
 //! Measurements, one file or folder each, on a real cluster or on this machine alone; `cargo xtask bench NAME` starts
-//! them. Exit status 0 when it ran, whatever it found; 2 when the machine was too noisy to tell.
+//! them. Exit status 0 when it ran, whatever it found; 2 when the machine was too noisy to tell. What is counted and not
+//! timed can be told on any machine: there a miss is 1.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it found")]
 
 mod columns;
 mod drain;
 mod drill;
+mod instructions;
 mod lab;
 mod member;
 mod memory;
@@ -40,6 +42,7 @@ enum Bench {
     Proxy(proxy::Args),
     Memory(memory::Args),
     Restart(restart::Args),
+    Instructions(instructions::Args),
 }
 
 fn main() -> Result<ExitCode> {
@@ -58,6 +61,7 @@ fn main() -> Result<ExitCode> {
         Bench::Proxy(args) => proxy::run(&args),
         Bench::Memory(args) => memory::run(&args),
         Bench::Restart(args) => restart::run(&args),
+        Bench::Instructions(args) => instructions::run(&args),
     }
 }
 

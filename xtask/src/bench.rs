@@ -13,19 +13,21 @@ use crate::progress;
 use crate::test::{cargo_command, environment, run_in_view, status};
 
 /// Benches that need no cluster, and the packages whose programs they start.
-const LOCAL: [(&str, &[&str]); 6] = [
+const LOCAL: [(&str, &[&str]); 7] = [
     ("drill", &["bulkhead-router", "bulkhead-cell-runtime", "bulkhead-samples", "bulkhead"]),
     ("path", &["bulkhead-router"]),
     ("proxy", &["bulkhead-router"]),
     ("memory", &["bulkhead-router"]),
     ("restart", &["bulkhead-router"]),
+    ("instructions", &[]),
     (LEDGER, &[]),
 ];
 /// An example of its crate, since it puts a clock beneath the ledger.
 const LEDGER: &str = "ledger";
 
 /// Runs the bench of that name, and gives its exit status, which is part of what it says: 2 when the machine was too noisy
-/// to tell. One that needs a cluster uses that one, with the images that are loaded there.
+/// to tell, or 1 when what can be counted exactly is not as it was. One that needs a cluster uses that one, with the images
+/// that are loaded there.
 ///
 /// # Errors
 /// When there is no such cluster, or the bench cannot be run to its end.

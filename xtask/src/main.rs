@@ -52,8 +52,8 @@ enum Chore {
         /// `drain`, on a cluster: weight 0 under load, from the patch to the last new request. On this machine alone:
         /// `drill`, a cell is killed in the middle of its work, behind Bulkhead and behind other proxies; `path`, what a
         /// request costs with restart and without; `proxy`, what it costs beside other proxies; `restart`, what one takes
-        /// that is restarted; `memory`, more transactions than the router may hold; `ledger`, intents per second beside
-        /// what the disk does.
+        /// that is restarted; `memory`, more transactions than the router may hold; `instructions`, those of a decision,
+        /// counted by valgrind; `ledger`, intents per second beside what the disk does.
         name: String,
         /// What the bench takes, such as --runs 20 or --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
