@@ -2,12 +2,15 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use rustls::ServerConfig;
 
 use super::connection::{Connection, Received};
 use super::slab::Slab;
+use super::wire::Wire;
 
 pub(super) struct Backend {
     cells: Vec<Cell>,
@@ -17,6 +20,7 @@ pub(super) struct Backend {
 
 struct Cell {
     listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
     answer: Vec<u8>,
     /// With which it closes.
     last_answer: Vec<u8>,
@@ -24,24 +28,24 @@ struct Cell {
 }
 
 impl Backend {
-    /// A cell for each listener. The kernel names listeners and connections by what those functions make of their places.
+    /// A cell for each listener, in turn `a` and `b`. The kernel names listeners and connections by what those functions make of their places.
     ///
     /// # Errors
     /// What the kernel said.
     pub(super) fn new(
-        listeners: Vec<TcpListener>,
+        listeners: Vec<(TcpListener, Option<Arc<ServerConfig>>)>,
         epoll: &Epoll,
         listener_token: fn(usize) -> u64,
         token: fn(usize) -> u64,
     ) -> Result<Self> {
         let mut cells = Vec::new();
-        for (place, listener) in listeners.into_iter().enumerate() {
+        for (place, (listener, tls)) in listeners.into_iter().enumerate() {
             listener.set_nonblocking(true)?;
             epoll
                 .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, listener_token(place)))
                 .context("a cell's socket cannot be watched")?;
             let [answer, last_answer] = ["", "connection: close\r\n"].map(|fields| answer(place, fields));
-            cells.push(Cell { listener, answer, last_answer, requests: 0 });
+            cells.push(Cell { listener, tls, answer, last_answer, requests: 0 });
         }
         Ok(Self { cells, connections: Slab::new(), token })
     }
@@ -54,9 +58,11 @@ impl Backend {
     /// Takes whoever connects to that cell.
     pub(super) fn accept(&mut self, cell: usize, epoll: &Epoll) {
         // Whoever is gone again, as those who only look whether somebody listens, is nobody's loss.
-        while let Some((stream, _)) = self.cells.get(cell).and_then(|cell| cell.listener.accept().ok()) {
+        let Some(Cell { listener, tls, .. }) = self.cells.get(cell) else { return };
+        while let Ok((stream, _)) = listener.accept() {
             let token = (self.token)(self.connections.next());
-            if let Ok(connection) = Connection::new(stream, epoll, token) {
+            let wire = Wire::server(stream, tls.clone());
+            if let Ok(connection) = wire.and_then(|wire| Connection::new(wire, epoll, token)) {
                 self.connections.insert((connection, cell));
             }
         }
@@ -94,7 +100,7 @@ fn serve(
 }
 
 fn answer(cell: usize, fields: &str) -> Vec<u8> {
-    let name = ["a", "b"].get(cell).unwrap_or(&"c");
+    let name = ["a", "b"][cell % 2];
     let body =
         format!(r#"{{"cell":"{name}","result":"approved","code":"00","pad":"{}"}}"#, "0123456789".repeat(7));
     let length = body.len();

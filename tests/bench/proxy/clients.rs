@@ -3,15 +3,19 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use bulkhead_samples::load::histogram::Histogram;
 use nix::sys::epoll::Epoll;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
 use super::arrivals::Arrivals;
 use super::connection::{Connection, Received};
 use super::shape::{Template, Way};
 use super::slab::Slab;
+use super::wire::Wire;
 
 /// Connections that are made before anybody is looked after again: no backlog takes all of them at once.
 const AT_ONCE: usize = 16;
@@ -26,6 +30,8 @@ pub(super) struct Load {
     pub(super) way: Way,
     /// Of an open loop.
     pub(super) per_second: u32,
+    /// Where clients speak it, and whom they ask for.
+    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
 pub(super) struct Clients {
@@ -203,7 +209,8 @@ impl Clients {
     /// On loopback the kernel takes connections without the proxy, so that nobody is kept waiting.
     fn connect(&mut self, epoll: &Epoll) -> Result<usize> {
         let stream = TcpStream::connect(self.load.to).context("a client cannot connect")?;
-        let connection = Connection::new(stream, epoll, (self.token)(self.connections.next()))?;
+        let wire = Wire::client(stream, self.load.tls.clone())?;
+        let connection = Connection::new(wire, epoll, (self.token)(self.connections.next()))?;
         Ok(self.connections.insert(Client { connection, asked: None }))
     }
 
@@ -215,11 +222,10 @@ impl Clients {
         client.asked = Some(came);
         let template = &self.load.template;
         let whole = client.connection.send(&template.bytes, epoll).context("a request cannot be sent")?;
-        // What is sent later comes from the template too, whose head is another request's by then.
-        ensure!(
-            whole || client.connection.sent() >= template.head,
-            "there is no room for the head of a request"
-        );
+        // What is sent later comes from the template too, whose head is another request's by then. Where nothing is sent yet,
+        // as before a handshake, that is as good.
+        let sent = client.connection.sent();
+        ensure!(whole || sent == 0 || sent >= template.head, "there is no room for the head of a request");
         Ok(())
     }
 }

@@ -2,15 +2,15 @@
 //! waiting for any of it.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
+use super::wire::Wire;
 use crate::lab::wire::Head;
 
 pub(super) struct Connection {
-    stream: TcpStream,
+    wire: Wire,
     /// What the kernel names it in its events.
     token: u64,
     incoming: Incoming,
@@ -33,11 +33,12 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn new(stream: TcpStream, epoll: &Epoll, token: u64) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
-        Ok(Self { stream, token, incoming: Incoming::default(), sent: 0, watches_room: false })
+    pub(super) fn new(wire: Wire, epoll: &Epoll, token: u64) -> io::Result<Self> {
+        let socket = wire.socket();
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        Ok(Self { wire, token, incoming: Incoming::default(), sent: 0, watches_room: false })
     }
 
     /// Whether a message is only partly sent.
@@ -52,7 +53,7 @@ impl Connection {
     /// What the kernel said.
     pub(super) fn send(&mut self, message: &[u8], epoll: &Epoll) -> io::Result<bool> {
         while self.sent < message.len() {
-            match self.stream.write(&message[self.sent..]) {
+            match self.wire.write(&message[self.sent..]) {
                 Ok(count) => self.sent += count,
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
                     self.watch_room(true, epoll)?;
@@ -77,7 +78,7 @@ impl Connection {
     /// # Errors
     /// What the kernel said, or `InvalidData` where what came is no message.
     pub(super) fn receive(&mut self, scratch: &mut [u8]) -> io::Result<Received> {
-        match self.stream.read(scratch) {
+        match self.wire.read(scratch) {
             Ok(0) => Ok(Received::Closed),
             Ok(count) => Ok(self.incoming.take(&scratch[..count])?.map_or(Received::Part, Received::Whole)),
             Err(none) if matches!(none.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -91,7 +92,7 @@ impl Connection {
         if watches != self.watches_room {
             let room = if watches { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, self.token);
-            epoll.modify(self.stream.as_fd(), &mut event)?;
+            epoll.modify(self.wire.socket().as_fd(), &mut event)?;
             self.watches_room = watches;
         }
         Ok(())

@@ -10,11 +10,14 @@ mod shape;
 mod slab;
 mod systems;
 mod table;
+mod tls;
 mod window;
+mod wire;
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -25,14 +28,16 @@ use tokio::net::TcpSocket;
 use crate::lab::health::health;
 use crate::lab::kernel::allow_files;
 use crate::lab::serving::Serving;
+use crate::peers::Peer;
 use crate::process::stay_on;
 use crate::report::{FOREIGN_CORES, Machine};
 use crate::until_signal;
 use clients::Load;
 use rig::Rig;
-use shape::{OPEN, SOME, Shape, Template, Way};
-use systems::{HAPROXY, Place, System};
+use shape::{OPEN, Over, SHAPES, SOME, Shape, Template};
+use systems::{HAPROXY, OURS, Place, System};
 use table::Found;
+use tls::Trust;
 use window::Window;
 
 /// With a stall as long as this a miss says more about the machine than about us.
@@ -56,8 +61,9 @@ const BACKLOG: u32 = 4_096;
 /// one after the other, and compared within the round. Ours routes by a header field and a key over two cells, rewrites
 /// fields, holds bodies so that it can restart transactions, counts, and listens to the cells' health; HAProxy in its http
 /// mode changes and holds nothing, and in its tcp mode does not look. The open loop sends to everybody 40 % of what HAProxy
-/// could do at most. Exit status: 0 when it ran, whatever it found; 2 when a target was missed on a machine that stood
-/// still, or on which others were at work.
+/// could do at most. In the rows of TLS, clients speak it (`tls`), or cells do and ask for a certificate (`mtls`). Exit
+/// status: 0 when it ran, whatever it found; 2 when a target was missed on a machine that stood still, or on which others
+/// were at work.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -85,8 +91,11 @@ pub(crate) struct Args {
 
 /// All that is started. Gone when this is dropped, in this order.
 struct Stage {
+    /// Ours first, whether it is offered or not.
+    names: Vec<&'static str>,
     systems: Vec<System>,
     rig: Rig,
+    trust: Trust,
     _health: Serving,
     _ports: Vec<[Port; 2]>,
 }
@@ -104,14 +113,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     std::fs::create_dir_all(&args.cache)
         .with_context(|| format!("{} cannot be made", args.cache.display()))?;
     let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(&args.cache)?;
-    let (rig, health, ports) = cells(["a", "b"])?;
-    let [a, b] = [&ports[0], &ports[1]].map(|pair| pair[0].address);
-    let place = Place { cells: [a, b], core: PROXY_CORE, cache: &args.cache, folder: folder.path() };
-    let mut systems = vec![System::ours(&place).await?];
-    for (name, peer) in peers {
-        systems.push(System::peer(name, peer, &place).await?);
-    }
-    let stage = Stage { systems, rig, _health: health, _ports: ports };
+    let stage = Stage::set(&shapes, &peers, &args.cache, folder.path()).await?;
     let rate = match args.rate {
         None if shapes.iter().any(|shape| shape.name == OPEN) => stage.rate(args).await?,
         rate => rate.unwrap_or(0),
@@ -128,17 +130,53 @@ async fn bench(args: &Args) -> Result<ExitCode> {
 }
 
 impl Stage {
+    /// Starts everybody whom these rows need.
+    async fn set(
+        shapes: &[&'static Shape],
+        peers: &[(&'static str, Peer)],
+        cache: &Path,
+        folder: &Path,
+    ) -> Result<Self> {
+        let trust = Trust::make(folder).context("no certificates")?;
+        let (rig, health, ports) = cells(&trust)?;
+        let at = |cell: usize| ports[cell][0].address;
+        let (cells, tls_cells) = ([at(0), at(1)], [at(2), at(3)]);
+        let place = Place { cells, tls_cells, core: PROXY_CORE, cache, folder };
+        let names = std::iter::once(OURS).chain(peers.iter().map(|(name, _)| *name)).collect();
+        let mut stage = Self { names, systems: Vec::new(), rig, trust, _health: health, _ports: ports };
+        for over in [Over::Plain, Over::Tls, Over::MutualTls] {
+            let first = SHAPES.iter().find(|shape| shape.over == over).context("nothing is sent over it")?;
+            // Without TLS everybody is there: memory is compared in any case.
+            if over != Over::Plain && shapes.iter().all(|shape| shape.over != over) {
+                continue;
+            }
+            let mut systems = Vec::from_iter(System::ours(over, &place)?);
+            for (name, peer) in peers {
+                systems.push(System::peer(name, *peer, over, &place)?);
+            }
+            for system in systems {
+                let load = stage.load(first, &system, 0)?;
+                stage.systems.push(system.ready(&stage.rig, load).await?);
+            }
+        }
+        Ok(stage)
+    }
+
     async fn measure(&self, args: &Args, shapes: &[&'static Shape], rate: u32) -> Result<Found> {
-        let idle = self.systems.iter().map(|system| (system.name, system.idle)).collect();
-        let mut found = Found::new(idle, shapes, rate);
+        let idle = self.names.iter().map(|name| {
+            let system = self.system(name, Over::Plain);
+            (*name, system.map_or(0, |system| system.idle))
+        });
+        let mut found = Found::new(idle.collect(), shapes, rate);
         for round in 0..args.rounds as usize {
             eprintln!("round {} of {}", round + 1, args.rounds);
             for (row, shape) in shapes.iter().enumerate() {
-                for place in 0..self.systems.len() {
+                for place in 0..self.names.len() {
                     // Nobody comes after the same one every time.
-                    let place = (place + round + row) % self.systems.len();
-                    let window = self.window(args, shape, &self.systems[place], rate).await?;
-                    found.add(row, place, window);
+                    let place = (place + round + row) % self.names.len();
+                    if let Some(system) = self.system(self.names[place], shape.over) {
+                        found.add(row, place, self.window(args, shape, system, rate).await?);
+                    }
                 }
             }
         }
@@ -147,8 +185,7 @@ impl Stage {
 
     /// Where others were at work it is measured again, and the one that they disturbed least counts.
     async fn window(&self, args: &Args, shape: &Shape, system: &System, rate: u32) -> Result<Window> {
-        let load =
-            Load { to: system.address, template: Template::new(shape), way: shape.way, per_second: rate };
+        let load = self.load(shape, system, rate)?;
         let time = Duration::from_secs(args.seconds.into());
         let mut best: Option<Window> = None;
         for _ in 0..TRIES {
@@ -164,22 +201,36 @@ impl Stage {
         best.context("nothing was measured")
     }
 
+    /// None where it is not offered.
+    fn system(&self, name: &str, over: Over) -> Option<&System> {
+        self.systems.iter().find(|system| system.name == name && system.over == over)
+    }
+
+    fn load(&self, shape: &Shape, system: &System, per_second: u32) -> Result<Load> {
+        let (to, template, way) = (system.address, Template::new(shape), shape.way);
+        let tls = match shape.over {
+            Over::Tls => Some((Arc::clone(&self.trust.clients), tls::front()?)),
+            Over::Plain | Over::MutualTls => None,
+        };
+        Ok(Load { to, template, way, per_second, tls })
+    }
+
     /// Of the open loop: a part of what HAProxy, or whoever is there in its place, can do at most.
     async fn rate(&self, args: &Args) -> Result<u32> {
-        let haproxy = self.systems.iter().find(|system| system.name == HAPROXY);
+        let haproxy = self.system(HAPROXY, Over::Plain);
         let system = haproxy.or(self.systems.first()).context("nobody is measured")?;
-        let shape = shape::shapes(SOME)?.into_iter().find(|shape| shape.way == Way::Kept(32));
-        let window = self.window(args, shape.context("there is no closed loop")?, system, 0).await?;
+        let shape = SHAPES.iter().find(|shape| shape.name == SOME).context("there is no closed loop")?;
+        let window = self.window(args, shape, system, 0).await?;
         Ok((window.per_second() * OPEN_PART) as u32)
     }
 }
 
-/// Cells of those names, with the streams of their health.
-fn cells(names: [&str; 2]) -> Result<(Rig, Serving, Vec<[Port; 2]>)> {
+/// Two cells without TLS and two with it, and the streams of their health.
+fn cells(trust: &Trust) -> Result<(Rig, Serving, Vec<[Port; 2]>)> {
     let (mut ports, mut for_traffic, mut for_health) = (Vec::new(), Vec::new(), Vec::new());
-    for name in names {
+    for (name, tls) in [("a", false), ("b", false), ("a", true), ("b", true)] {
         let pair = Port::free_pair().context("no free ports on loopback")?;
-        for_traffic.push(listen(pair[0].address)?);
+        for_traffic.push((listen(pair[0].address)?, tls.then(|| Arc::clone(&trust.cells))));
         for_health.push((listen(pair[1].address)?, name.to_owned()));
         ports.push(pair);
     }

@@ -14,6 +14,7 @@ use bulkhead_process::Monotonic;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout};
 use nix::unistd::Pid;
+use rustls::ServerConfig;
 use tokio::sync::oneshot;
 
 use super::backend::Backend;
@@ -71,11 +72,11 @@ fn told(token: u64) -> (u64, usize) {
 }
 
 impl Rig {
-    /// Has a cell answer at each listener from now on.
+    /// Has a cell answer at each listener from now on, over TLS where there is a configuration for it.
     ///
     /// # Errors
     /// When the kernel has no thread or no events for us.
-    pub(super) fn start(listeners: Vec<TcpListener>) -> Result<Self> {
+    pub(super) fn start(listeners: Vec<(TcpListener, Option<Arc<ServerConfig>>)>) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("no epoll")?;
         let stop = Arc::<AtomicBool>::default();
         let backend = Backend::new(listeners, &epoll, token::<LISTENER>, token::<CELL>)?;
@@ -196,7 +197,8 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shape::{self, Shape, Template};
+    use super::super::shape::{self, Over, Shape, Template};
+    use super::super::tls::{self, Trust};
     use super::*;
 
     #[test]
@@ -211,8 +213,12 @@ mod tests {
     async fn measure(shape: &Shape) -> Window {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let to = listener.local_addr().expect("has an address");
-        let rig = Rig::start(vec![listener]).expect("starts");
-        let load = Load { to, template: Template::new(shape), way: shape.way, per_second: 1_000 };
+        let folder = tempfile::tempdir().expect("a folder");
+        let trust = Trust::make(folder.path()).expect("is made");
+        let speaks = shape.over != Over::Plain;
+        let rig = Rig::start(vec![(listener, speaks.then_some(trust.cells))]).expect("starts");
+        let tls = speaks.then(|| (trust.clients, tls::front().expect("is a name")));
+        let load = Load { to, template: Template::new(shape), way: shape.way, per_second: 1_000, tls };
         // This process stands for the proxy: whose CPU is counted makes no difference here.
         rig.measure(load, Pid::this(), Duration::from_millis(300)).await.expect("is measured")
     }

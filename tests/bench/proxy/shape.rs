@@ -20,6 +20,18 @@ pub(super) struct Shape {
     pub(super) name: &'static str,
     pub(super) sent: Sent,
     pub(super) way: Way,
+    pub(super) over: Over,
+}
+
+/// Where TLS is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Nowhere.
+    Plain,
+    /// By clients: 1.3, over connections that are kept.
+    Tls,
+    /// By cells, which ask for a certificate.
+    MutualTls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +57,26 @@ pub(super) const SOME: &str = "POST 512 B x 32";
 pub(super) const MANY: &str = "POST 512 B x 512";
 pub(super) const OPEN: &str = "POST 512 B, open loop";
 
-pub(super) static SHAPES: [Shape; 7] = [
-    Shape { name: ONE, sent: Sent::Post(BODY), way: Way::Kept(1) },
-    Shape { name: SOME, sent: Sent::Post(BODY), way: Way::Kept(32) },
-    Shape { name: MANY, sent: Sent::Post(BODY), way: Way::Kept(512) },
-    Shape { name: "GET x 32", sent: Sent::Get, way: Way::Kept(32) },
-    Shape { name: "POST 64 KiB x 32", sent: Sent::Post(LARGE), way: Way::Kept(32) },
-    Shape { name: "POST 512 B x 32, connection each", sent: Sent::Post(BODY), way: Way::Anew(32) },
-    Shape { name: OPEN, sent: Sent::Post(BODY), way: Way::Open },
+pub(super) static SHAPES: [Shape; 9] = [
+    Shape { name: ONE, sent: Sent::Post(BODY), way: Way::Kept(1), over: Over::Plain },
+    Shape { name: SOME, sent: Sent::Post(BODY), way: Way::Kept(32), over: Over::Plain },
+    Shape { name: MANY, sent: Sent::Post(BODY), way: Way::Kept(512), over: Over::Plain },
+    Shape { name: "GET x 32", sent: Sent::Get, way: Way::Kept(32), over: Over::Plain },
+    Shape { name: "POST 64 KiB x 32", sent: Sent::Post(LARGE), way: Way::Kept(32), over: Over::Plain },
+    Shape {
+        name: "POST 512 B x 32, connection each",
+        sent: Sent::Post(BODY),
+        way: Way::Anew(32),
+        over: Over::Plain,
+    },
+    Shape { name: OPEN, sent: Sent::Post(BODY), way: Way::Open, over: Over::Plain },
+    Shape { name: "tls: POST 512 B x 32", sent: Sent::Post(BODY), way: Way::Kept(32), over: Over::Tls },
+    Shape {
+        name: "mtls: POST 512 B x 32",
+        sent: Sent::Post(BODY),
+        way: Way::Kept(32),
+        over: Over::MutualTls,
+    },
 ];
 
 /// Those whose names have `filter` in them.

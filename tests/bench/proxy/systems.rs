@@ -5,19 +5,25 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use bulkhead_process::Port;
+use bulkhead_process::{Monotonic, Port};
 use nix::unistd::Pid;
 use tokio::time::{Duration, sleep};
 
-use super::shape::FIELDS;
+use super::clients::Load;
+use super::rig::Rig;
+use super::shape::{FIELDS, Over};
+use super::tls;
 use crate::lab::wire::Request;
 use crate::lab::{cell_yaml, kernel, ready};
 use crate::member::Member;
 use crate::peers::Peer;
+use crate::process::Launch;
 use crate::router;
 
 /// How long whoever is ready is left alone before its memory is read.
 const SETTLE: Duration = Duration::from_millis(500);
+/// How long everybody may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(30);
 const LISTENER: &str = "http";
 
 /// All names, as the command line takes them. The first is what ours is compared with.
@@ -40,17 +46,20 @@ const NONE: &str = "none";
 /// A proxy that takes requests.
 pub(super) struct System {
     pub(super) name: &'static str,
+    pub(super) over: Over,
     pub(super) address: SocketAddr,
     pub(super) pid: Pid,
     /// Bytes in memory before any load.
     pub(super) idle: u64,
     /// Dies with this.
-    _member: Member,
+    member: Member,
 }
 
 /// Where the cells are, and where whoever is measured runs.
 pub(super) struct Place<'p> {
+    /// Those that speak no TLS, and those that do.
     pub(super) cells: [SocketAddr; 2],
+    pub(super) tls_cells: [SocketAddr; 2],
     pub(super) core: usize,
     pub(super) cache: &'p Path,
     /// For files.
@@ -73,40 +82,86 @@ pub(super) fn peers(names: &[String]) -> Result<Vec<(&'static str, Peer)>> {
     names.iter().map(named).collect()
 }
 
+impl Place<'_> {
+    /// For the files of one.
+    fn folder(&self, name: &str, over: Over) -> Result<PathBuf> {
+        let folder = self.folder.join(format!("{name}-{over:?}"));
+        std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        Ok(folder)
+    }
+
+    fn cells(&self, over: Over) -> [SocketAddr; 2] {
+        if over == Over::MutualTls { self.tls_cells } else { self.cells }
+    }
+}
+
 impl System {
-    /// Our router, with one thread and with all that it does for a rule that restarts transactions.
+    /// Our router, with one thread and with all that it does for a rule that restarts transactions. None where it does not
+    /// speak TLS as it would have to.
     ///
     /// # Errors
-    /// When it cannot be started, or does not answer in time.
-    pub(super) async fn ours(place: &Place<'_>) -> Result<Self> {
-        let Place { cells: [a, b], core, folder, .. } = place;
-        router::write(folder, "a", &cell_yaml("a", *a))?;
-        router::write(folder, "b", &cell_yaml("b", *b))?;
-        router::write(folder, "router", ROUTER)?;
-        router::write(folder, "policy", POLICY)?;
-        let (member, [address]) = router::start(OURS, folder, [LISTENER], Some(1), Some(*core))?;
-        Self::ready(OURS, member, address).await
+    /// When it cannot be started.
+    pub(super) fn ours(over: Over, place: &Place<'_>) -> Result<Option<Self>> {
+        let (router, [a, b]) = match over {
+            Over::Plain => (ROUTER, place.cells(over)),
+            Over::Tls | Over::MutualTls => return Ok(None),
+        };
+        let folder = place.folder(OURS, over)?;
+        router::write(&folder, "a", &cell_yaml("a", a))?;
+        router::write(&folder, "b", &cell_yaml("b", b))?;
+        router::write(&folder, "router", router)?;
+        router::write(&folder, "policy", POLICY)?;
+        let (member, [address]) = router::start(OURS, &folder, [LISTENER], Some(1), Some(place.core))?;
+        Ok(Some(Self::started(OURS, over, member, address)?))
     }
 
     /// A peer, installed if it is not there.
     ///
     /// # Errors
-    /// When it cannot be had or started, or does not answer in time.
-    pub(super) async fn peer(name: &'static str, peer: Peer, place: &Place<'_>) -> Result<Self> {
+    /// When it cannot be had or started.
+    pub(super) fn peer(name: &'static str, peer: Peer, over: Over, place: &Place<'_>) -> Result<Self> {
         let program = peer.program(place.cache)?;
-        let folder = place.folder.join(name);
-        std::fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        let folder = place.folder(name, over)?;
         let port = Port::free().context("no free port on loopback")?;
         let address = port.address;
-        let launch = launch(name, peer, program, &folder, address, place.cells)?.on_core(Some(place.core));
-        Self::ready(name, Member::start(name, vec![launch], vec![port], &folder)?, address).await
+        let told = tls::told(name, over, place.folder);
+        let launch = launch(name, peer, program, &folder, address, place.cells(over), &told)?;
+        let launch = launch.on_core(Some(place.core));
+        Self::started(name, over, Member::start(name, vec![launch], vec![port], &folder)?, address)
     }
 
-    async fn ready(name: &'static str, mut member: Member, address: SocketAddr) -> Result<Self> {
-        ready(&mut member, address, &Request::get("/").with(FIELDS)).await?;
+    fn started(name: &'static str, over: Over, member: Member, address: SocketAddr) -> Result<Self> {
+        Ok(Self { name, over, address, pid: member.pid()?, idle: 0, member })
+    }
+
+    /// Waits until it answers.
+    ///
+    /// # Errors
+    /// When it ended, or does not answer in time.
+    pub(super) async fn ready(mut self, rig: &Rig, load: Load) -> Result<Self> {
+        if self.over == Over::Tls {
+            self.answers(rig, load).await?;
+        } else {
+            ready(&mut self.member, self.address, &Request::get("/").with(FIELDS)).await?;
+        }
         sleep(SETTLE).await;
-        let pid = member.pid()?;
-        Ok(Self { name, address, pid, idle: kernel::resident(pid)?, _member: member })
+        self.idle = kernel::resident(self.pid)?;
+        Ok(self)
+    }
+
+    /// The same over TLS, which only the rig speaks.
+    async fn answers(&mut self, rig: &Rig, load: Load) -> Result<()> {
+        let clock = Monotonic::start();
+        loop {
+            self.member.lives()?;
+            match rig.measure(load.clone(), self.pid, SETTLE).await {
+                Ok(_) => return Ok(()),
+                Err(error) if clock.elapsed() > PATIENCE => {
+                    return Err(error.context(format!("{} is not ready after {PATIENCE:?}", self.name)));
+                }
+                Err(_) => sleep(SETTLE).await,
+            }
+        }
     }
 }
 
@@ -117,8 +172,9 @@ fn launch(
     folder: &Path,
     address: SocketAddr,
     [a, b]: [SocketAddr; 2],
-) -> Result<crate::process::Launch> {
-    let places = [
+    told: &[(&'static str, String)],
+) -> Result<Launch> {
+    let mut places = vec![
         ("@FOLDER@", folder.to_string_lossy().into_owned()),
         ("@PORT@", address.port().to_string()),
         ("@CELL-A@", a.to_string()),
@@ -126,6 +182,7 @@ fn launch(
         ("@PORT-A@", a.port().to_string()),
         ("@PORT-B@", b.port().to_string()),
     ];
+    places.extend_from_slice(told);
     peer.launch(program, folder, files(name), &places)
 }
 
@@ -184,7 +241,8 @@ mod tests {
             .map(|address| address.parse().expect("an address"));
         for (name, peer) in PEERS {
             let folder = tempfile::tempdir().expect("a folder");
-            launch(name, peer, "program".into(), folder.path(), front, [a, b]).expect("is written");
+            let told = tls::told(name, Over::Plain, folder.path());
+            launch(name, peer, "program".into(), folder.path(), front, [a, b], &told).expect("is written");
             let written =
                 files(name).iter().map(|(file, _)| std::fs::read_to_string(folder.path().join(file)));
             let text: String = written.map(|text| text.expect("is there")).collect();

@@ -15,6 +15,8 @@ const CPU: [(&str, &str, f64); 4] =
 const P99: f64 = 1.05;
 /// Our memory before any load, in MiB.
 const IDLE_MIB: u64 = 10;
+/// In the place of figures.
+const NOT_OFFERED: &str = "not offered";
 const MIB: f64 = 1_048_576.0;
 
 const HEAD: [&str; 14] = [
@@ -124,14 +126,20 @@ pub(super) fn text(found: &Found) -> String {
 }
 
 fn line(found: &Found, row: &Row, system: usize, windows: &[Window]) -> [String; 14] {
+    let [requests, proxy] = [row.shape.name, found.idle[system].0].map(str::to_owned);
+    if windows.is_empty() {
+        let mut line: [String; 14] = Default::default();
+        (line[0], line[1], line[2]) = (requests, proxy, NOT_OFFERED.to_owned());
+        return line;
+    }
     let median = |figure: &dyn Fn(&Window) -> f64, digits: usize| {
         let Spread { median, .. } = spread(windows, figure);
         format!("{median:.digits$}")
     };
     let beside = found.beside(row, system, HAPROXY, Window::cpu_per_request);
     [
-        row.shape.name.to_owned(),
-        found.idle[system].0.to_owned(),
+        requests,
+        proxy,
         spread(windows, Window::cpu_per_request).text(1),
         median(&Window::user_per_request, 1),
         median(&Window::system_per_request, 1),
@@ -187,6 +195,9 @@ fn ratios(found: &Found) -> Map<String, Value> {
 }
 
 fn json(found: &Found, row: &Row, system: usize, windows: &[Window]) -> Value {
+    if windows.is_empty() {
+        return json!({"system": found.idle[system].0, "variant": row.shape.name, "skipped": NOT_OFFERED});
+    }
     let spread = |figure: &dyn Fn(&Window) -> f64| spread(windows, figure);
     json!({
         "system": found.idle[system].0,
@@ -267,6 +278,8 @@ mod tests {
     fn without_a_peer_nothing_is_compared_with_it() {
         let mut found = found(ONE, [&[30], &[], &[]], [1; 3]);
         assert_eq!(targets(&found).len(), 1);
+        assert!(text(&found).contains("haproxy        not offered\n"), "{}", text(&found));
+        assert_eq!(report(&found, Machine::stalled(0.0)).rows[4]["skipped"], "not offered");
         found.idle.truncate(1);
         found.rows[0].windows.truncate(1);
         assert!(report(&found, Machine::stalled(0.0)).ratios.is_empty());

@@ -34,7 +34,7 @@ pub(super) struct Window {
     /// Bytes of the proxy in memory at the end, and at most.
     pub(super) resident: u64,
     pub(super) peak: u64,
-    /// Of the requests, how many the first cell got.
+    /// Of the requests, how many the first cell got: with TLS or without, cells take turns.
     pub(super) share_of_first: f64,
 }
 
@@ -62,7 +62,7 @@ impl Window {
             unanswered,
             resident,
             peak,
-            share_of_first: reached.first().map_or(0.0, |first| *first as f64 / all as f64),
+            share_of_first: reached.iter().step_by(2).sum::<u64>() as f64 / all as f64,
         }
     }
 
@@ -117,11 +117,11 @@ mod tests {
 
     #[test]
     fn figures_are_those_between_two_moments() {
-        let before = Reading { by_cell: vec![10, 10], ..Reading::default() };
+        let before = Reading { by_cell: vec![10, 10, 5, 5], ..Reading::default() };
         let after = Reading {
             micros: 1_000_000,
             answered: 10_000,
-            by_cell: vec![7_010, 3_010],
+            by_cell: vec![7_010, 3_010, 5, 5],
             proxy: Cpu { user: 100_000, system: 400_000 },
             this: 300_000,
             machine: 900_000,
