@@ -1,5 +1,7 @@
-//! TLS as a client: what certificates in PEM become, and the handshake. Where the files lie and when they are read is the
-//! caller's; ours is rustls with ring and nothing of it is chosen elsewhere.
+//! TLS as a client: what certificates in PEM become, and the handshake; as a server in [`server`]. Where the files lie and
+//! when they are read is the caller's; ours is rustls with ring and nothing of it is chosen elsewhere.
+
+pub mod server;
 
 use std::future::poll_fn;
 use std::io;
@@ -65,14 +67,7 @@ impl Client {
     /// # Errors
     /// What of it cannot be used.
     pub fn new(authorities: &[u8], identity: Option<&Identity>) -> Result<Self, Unusable> {
-        let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_slice_iter(authorities) {
-            let authority = authority.map_err(|error| Unusable::Authority(error.to_string()))?;
-            roots.add(authority).map_err(|error| Unusable::Authority(error.to_string()))?;
-        }
-        if roots.is_empty() {
-            return Err(Unusable::NoAuthority);
-        }
+        let roots = self::authorities(authorities)?;
         let ring = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(ring)
             .with_safe_default_protocol_versions()
@@ -103,6 +98,15 @@ impl Client {
         }
         Ok(stream)
     }
+}
+
+fn authorities(pem: &[u8]) -> Result<RootCertStore, Unusable> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(pem) {
+        let authority = authority.map_err(|error| Unusable::Authority(error.to_string()))?;
+        roots.add(authority).map_err(|error| Unusable::Authority(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(Unusable::NoAuthority) } else { Ok(roots) }
 }
 
 impl Identity {
