@@ -11,6 +11,7 @@ pub mod cell;
 pub mod condition;
 pub mod destination;
 pub mod duration;
+mod front;
 pub mod manifest;
 pub mod names;
 pub mod policy;

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::Condition;
 use crate::duration::Duration;
+pub use crate::front::{
+    ClientAuthority, ForwardedFields, ForwardedRules, ListenerCertificate, ListenerTls, ProxyProtocol,
+    TlsVersion,
+};
 
 /// The way into the cells. A router process serves one of these (`--router NAME`).
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,7 +78,12 @@ fn default_drain_timeout() -> Duration {
     Duration::from_secs(30)
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.idempotency) || !has(self.idempotency.principalFrom) || self.idempotency.principalFrom != 'ClientCertificate' || (has(self.tls) && has(self.tls.clientAuthority))")
+        .message("principalFrom ClientCertificate needs tls.clientAuthority: without it no client is asked for a certificate"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Listener {
     /// What RoutingPolicies name it in `parentRefs`.
@@ -83,9 +92,17 @@ pub struct Listener {
     /// TCP port of every router process.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// `HTTP`: HTTP/1.1 without TLS.
+    /// `HTTP`: HTTP/1.1, over TLS where `tls` is set.
     #[serde(default)]
     pub protocol: Protocol,
+    /// Absent: plain TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ListenerTls>,
+    /// Absent: nobody's PROXY protocol is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyProtocol>,
+    #[serde(default)]
+    pub forwarded: ForwardedRules,
     /// Answer with `bulkhead-cell`, `bulkhead-rule` and `bulkhead-attempts`. They show the topology, so it is off by default.
     #[serde(default)]
     pub explain: bool,
@@ -97,14 +114,24 @@ pub struct Listener {
 }
 
 /// The same key of the same principal is the same transaction: it is joined or refused while it is under way, and refused with 409 once it had an effect.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.principalFrom) || self.principalFrom != 'ClientCertificate' || !has(self.principalHeader)")
+        .message("with principalFrom ClientCertificate the certificate alone says who calls; remove principalHeader"),
+    validation = Rule::new("!has(self.principalFrom) || self.principalFrom != 'Header' || has(self.principalHeader)")
+        .message("principalFrom Header needs principalHeader, the field that says who calls"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Idempotency {
     /// The field that carries the key, 1 to 255 visible ASCII characters. A request without it is a transaction of its own.
     #[serde(default = "default_key_header")]
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_|~-]+$"))]
     pub header: String,
-    /// The field in which whoever authenticates clients says who calls; a request with a key and without it is answered with 400. Absent: all clients share their keys.
+    /// Who says whose key it is. `Header`: the field `principalHeader`. `ClientCertificate`: the certificate that the client showed, by its subject, so that a renewed one is the same client's; a request with a key and without a certificate is answered with 400. Absent: `Header` where `principalHeader` is set, else nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal_from: Option<PrincipalFrom>,
+    /// The field in which whoever authenticates clients says who calls; a request with a key and without it is answered with 400. Without it and `principalFrom` all clients share their keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z0-9!#$%&'*+.^_|~-]+$"))]
     pub principal_header: Option<String>,
@@ -117,6 +144,12 @@ fn default_key_header() -> String {
     "idempotency-key".to_owned()
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PrincipalFrom {
+    Header,
+    ClientCertificate,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnRepeat {
     #[default]
@@ -126,7 +159,7 @@ pub enum OnRepeat {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Protocol {
-    /// HTTP/1.1 without TLS.
+    /// HTTP/1.1.
     #[default]
     #[serde(rename = "HTTP")]
     Http,
@@ -154,7 +187,7 @@ pub struct Limits {
     /// each connection of a client 40 KiB.
     #[schemars(schema_with = "crate::schema::byte_size")]
     pub buffer_total: String,
-    /// How long a client may take to send a request's head.
+    /// How long a client may take to send a request's head; and before the first, for the PROXY header and the TLS handshake together.
     pub header_timeout: Duration,
     /// How long a client may take to send a request's body. The deadline of its rule may be over sooner.
     pub body_timeout: Duration,

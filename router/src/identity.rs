@@ -72,6 +72,7 @@ mod tests {
     fn keys(principal: Option<&str>) -> Keys {
         let spec = Idempotency {
             header: "Idempotency-Key".to_owned(),
+            principal_from: None,
             principal_header: principal.map(str::to_owned),
             on_repeat: OnRepeat::Join,
         };

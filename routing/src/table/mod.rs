@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bulkhead_crds::cell::{Capacity, CellState};
 use bulkhead_crds::policy::{RestartPolicy, TooLarge};
-use bulkhead_crds::router::{Evidence, Idempotency, Limits};
+use bulkhead_crds::router::{Evidence, ForwardedRules, Idempotency, Limits, ListenerTls, ProxyProtocol};
 
 use crate::condition::Source;
 use crate::json::Pointers;
@@ -106,6 +106,9 @@ pub struct TableListener {
     pub name: String,
     pub port: u16,
     pub explain: bool,
+    pub tls: Option<ListenerTls>,
+    pub proxy_protocol: Option<ProxyProtocol>,
+    pub forwarded: ForwardedRules,
     /// How clients name their transactions themselves.
     pub idempotency: Option<Idempotency>,
     pub limits: Limits,
