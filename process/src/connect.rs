@@ -116,7 +116,15 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => {
+                // Whoever waits for the other side's next word has said all of its own, whether or not it saw it leave.
+                if stream.get_ref().1.wants_write()
+                    && let Poll::Ready(sent) = Pin::new(&mut *stream).poll_flush(context)
+                {
+                    sent?;
+                }
+                Pin::new(stream).poll_read(context, buffer)
+            }
         }
     }
 }

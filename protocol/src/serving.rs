@@ -19,9 +19,12 @@ pub struct Serving {
     /// True while it serves the table from its disk, because the API server was away when it started.
     #[serde(default)]
     pub from_disk: bool,
-    /// Listeners of the table that are not open, and why.
+    /// Listeners of the table that are not open, or not as it says, and why.
     #[serde(default)]
     pub closed: BTreeMap<String, String>,
+    /// Listeners with certificates that are missing or cannot be used, and why. The others and the last good ones are in use.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub certificates: BTreeMap<String, String>,
     /// Generation of each object in the table, by `KIND/NAME` or `KIND/NAMESPACE/NAME`, with its UID.
     pub objects: BTreeMap<String, ObjectVersion>,
     /// Each cell, as this router sees it.

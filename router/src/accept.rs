@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,14 +10,16 @@ use std::time::Duration;
 
 use bulkhead_process::socket;
 use bulkhead_protocol::Reason;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Interval, timeout};
 
 use crate::answer::{problem, unreadable};
 use crate::edge::{Kick, Phase, Watch, last_answer, serve_connection};
-use crate::listener::Listener;
+use crate::front::{self, Client, Stream, Unfit};
+use crate::listener::{Listener, Settings};
+use crate::message::Answer;
 use crate::request::serve;
 use crate::worker::Worker;
 
@@ -24,8 +27,10 @@ use crate::worker::Worker;
 const SWEEP: Duration = Duration::from_millis(250);
 /// After the kernel had no file or memory for a connection.
 const OUT_OF_FILES: Duration = Duration::from_millis(50);
-/// How long a refused connection's answer may take to be written.
+/// How long a refused connection may take to take its answer.
 const SHED: Duration = Duration::from_millis(500);
+/// How often it is read from meanwhile, at most.
+const MOST_UNREAD: u32 = 64;
 
 /// What the process tells a worker.
 pub(crate) enum Command {
@@ -48,6 +53,9 @@ struct Doors {
     /// Told whenever a connection or an accept loop ends.
     ended: Notify,
     accepting: Cell<usize>,
+    /// Connections that have not come to HTTP yet.
+    entering: Cell<usize>,
+    draining: Cell<bool>,
 }
 
 struct Connection {
@@ -66,6 +74,8 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
         now,
         ended: Notify::new(),
         accepting: Cell::new(0),
+        entering: Cell::new(0),
+        draining: Cell::new(false),
     });
     let orphans = Rc::clone(&doors.worker);
     tokio::task::spawn_local(async move { orphans.orphans().raise().await });
@@ -152,34 +162,95 @@ impl Doors {
     }
 
     fn connection(self: &Rc<Self>, listener: &Arc<Listener>, stream: TcpStream, peer: IpAddr) {
+        let settings = Arc::clone(&listener.settings());
         // A client that takes nothing may do so for as long as one that asks nothing.
-        let unread = listener.settings().idle_timeout.max(socket::GONE);
+        let unread = settings.idle_timeout.max(socket::GONE);
         let _ = socket::set_up(&stream, Some(unread));
         let Some(permit) = listener.connect() else {
             self.worker.metrics().refused("", Reason::RouterOverloaded);
-            tokio::task::spawn_local(shed(stream));
+            let detail = "the listener has as many connections as it may (limits.connections)";
+            tokio::task::spawn_local(dismiss(stream, problem(Reason::RouterOverloaded, detail, None)));
             return;
         };
+        let (doors, listener) = (Rc::clone(self), Arc::clone(listener));
+        if settings.front().is_open() {
+            let known = self.know(&listener);
+            tokio::task::spawn_local(async move {
+                doors.converse(&listener, known, front::plain(stream), Client::at(peer)).await;
+                drop(permit);
+            });
+            return;
+        }
+        self.entering.set(self.entering.get() + 1);
+        tokio::task::spawn_local(async move {
+            let entered = doors.enter(&listener, &settings, stream, peer).await;
+            let entered = entered.map(|(stream, client)| (doors.know(&listener), stream, client));
+            doors.entering.set(doors.entering.get() - 1);
+            doors.ended.notify_one();
+            if let Some((known, stream, client)) = entered {
+                doors.converse(&listener, known, stream, client).await;
+            }
+            drop(permit);
+        });
+    }
+
+    /// What comes before HTTP. None where a connection does not get there.
+    async fn enter(
+        &self,
+        listener: &Listener,
+        settings: &Settings,
+        stream: TcpStream,
+        peer: IpAddr,
+    ) -> Option<(Stream, Client)> {
+        // Boxed, so that what follows does not carry its state about.
+        let entering = Box::pin(front::enter(settings.front(), stream, peer));
+        let entered = timeout(settings.header_timeout, entering).await;
+        let refused = match entered.unwrap_or_else(|_| Err(Unfit::Late.into())) {
+            Ok(entered) => return Some(entered),
+            Err(refused) => refused,
+        };
+        let why = refused.why;
+        tracing::debug!(%peer, listener = listener.name(), error = %why, "a connection did not come to HTTP");
+        self.worker.metrics().unfit(listener.name(), why.reason());
+        if let Some(stream) = refused.told {
+            let answer = problem(Reason::Malformed, &why.to_string(), None);
+            tokio::task::spawn_local(dismiss(stream, answer));
+        }
+        None
+    }
+
+    /// Counts a connection among those that are swept and drained.
+    fn know(&self, listener: &Arc<Listener>) -> (u64, Rc<Watch>) {
         let id = self.next.get();
         self.next.set(id + 1);
         let watch = Watch::new(&self.now);
+        if self.draining.get() {
+            watch.kick(Kick::Graceful);
+        }
         let known = Connection { watch: Rc::clone(&watch), listener: Arc::clone(listener) };
         self.connections.borrow_mut().insert(id, known);
+        (id, watch)
+    }
+
+    /// Speaks HTTP to the end of the connection.
+    async fn converse(
+        self: &Rc<Self>,
+        listener: &Arc<Listener>,
+        (id, watch): (u64, Rc<Watch>),
+        stream: Stream,
+        client: Client,
+    ) {
         let header_bytes = listener.settings().header_bytes;
-        let doors = Rc::clone(self);
-        let listener = Arc::clone(listener);
         let metrics = self.worker.metrics().clone();
         let refuse = move |error| unreadable(&metrics, error);
-        tokio::task::spawn_local(async move {
-            let serve = |request| {
-                let (doors, listener) = (Rc::clone(&doors), Arc::clone(&listener));
-                async move { serve(&doors.worker, &listener, request).await }
-            };
-            serve_connection(stream, peer, header_bytes, watch, refuse, serve).await;
-            doors.connections.borrow_mut().remove(&id);
-            doors.ended.notify_one();
-            drop(permit);
-        });
+        let (peer, client) = (client.address, Rc::new(client));
+        let serve = |request| {
+            let (doors, listener, client) = (Rc::clone(self), Arc::clone(listener), Rc::clone(&client));
+            async move { serve(&doors.worker, &listener, &client, request).await }
+        };
+        serve_connection(stream, peer, header_bytes, watch, refuse, serve).await;
+        self.connections.borrow_mut().remove(&id);
+        self.ended.notify_one();
     }
 
     fn sweep(&self) {
@@ -209,26 +280,30 @@ impl Doors {
         while self.accepting.get() > 0 {
             self.ended.notified().await;
         }
+        self.draining.set(true);
         for connection in self.connections.borrow().values() {
             connection.watch.kick(Kick::Graceful);
         }
-        while !self.connections.borrow().is_empty() {
+        while self.entering.get() > 0 || !self.connections.borrow().is_empty() {
             self.ended.notified().await;
         }
         self.worker.orphans().grown().await;
     }
 }
 
-/// Refuses a connection with a reason, without reading anything from it.
-async fn shed(mut stream: TcpStream) {
-    let answer = problem(
-        Reason::RouterOverloaded,
-        "the listener has as many connections as it may (limits.connections)",
-        None,
-    );
+/// Refuses a connection with a reason. What the client has sent is read and forgotten, as far as it is there: closing a
+/// socket with unread bytes would take the answer back.
+async fn dismiss(mut stream: TcpStream, answer: Answer) {
     let _ = timeout(SHED, async {
         stream.write_all(&last_answer(answer)).await?;
-        stream.shutdown().await
+        stream.shutdown().await?;
+        let mut unread = [0; 1024];
+        for _ in 0..MOST_UNREAD {
+            if stream.read(&mut unread).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
     })
     .await;
 }

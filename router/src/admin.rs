@@ -1,5 +1,6 @@
 //! What a router tells the operator and people on its admin port: `/v1/serving`, `/v1/table` and `/v1/explain`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -133,6 +134,7 @@ impl Source {
             table: snapshot.version,
             from_disk: snapshot.about.from_disk,
             closed: self.shared.listeners.closed(),
+            certificates: unusable_certificates(&snapshot),
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
             unsettled: owned::unsettled(&snapshot.about),
@@ -140,6 +142,13 @@ impl Source {
             unavailable: unavailable.collect(),
             shares: shares.collect(),
         }
+    }
+
+    /// Those that are not open, or not as the table says, and those that serve with former certificates.
+    fn refused_listeners(&self, snapshot: &Snapshot) -> Vec<Value> {
+        let mut refused = unusable_certificates(snapshot);
+        refused.extend(self.shared.listeners.closed());
+        refused.into_iter().map(|(name, message)| json!({"name": name, "message": message})).collect()
     }
 
     /// The table for people: listeners, rules, and what was left out and why.
@@ -169,6 +178,7 @@ impl Source {
             "fromDisk": snapshot.about.from_disk,
             "builtUnixMillis": snapshot.about.built_unix_ms,
             "listeners": snapshot.table.listeners().iter().map(|listener| &listener.name).collect::<Vec<_>>(),
+            "refusedListeners": self.refused_listeners(&snapshot),
             "rules": snapshot.table.rules().iter().map(|rule| rule.id.as_str()).collect::<Vec<_>>(),
             "cells": snapshot.table.cells().map(|(index, cell)| json!({
                 "name": &*cell.name,
@@ -187,6 +197,12 @@ impl Source {
             "unreadable": snapshot.about.bad,
         })
     }
+}
+
+/// What is wrong with the certificates of each listener that serves nevertheless.
+fn unusable_certificates(snapshot: &Snapshot) -> BTreeMap<String, String> {
+    let serving = snapshot.servers.iter().filter(|(_, served)| served.server.is_some());
+    serving.filter_map(|(name, served)| Some((name.clone(), served.wrong.clone()?))).collect()
 }
 
 fn refused_destination(name: &str, reason: &str, message: &str) -> Value {

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::disk::Disk;
 use crate::egress;
+use crate::front::ListenerCertificates;
 use crate::live::Registry;
 use crate::metrics::TableMetrics;
 use crate::names::Names;
@@ -60,6 +61,7 @@ struct Memory {
     registry: Registry,
     names: Names,
     destinations: egress::Registry,
+    listeners: ListenerCertificates,
     table: Arc<Table>,
     about: Arc<About>,
     owners: Owners,
@@ -97,7 +99,8 @@ impl Builder {
             .clone()
             .map(|path| Disk::new(path, self.router.clone(), self.metrics.write_failures.clone()));
         let destinations = egress::Registry::new(self.tls_dir.clone(), self.bounds.clone());
-        let mut memory = Memory { disk, destinations, ..Memory::default() };
+        let listeners = ListenerCertificates::new(self.tls_dir.clone());
+        let mut memory = Memory { disk, destinations, listeners, ..Memory::default() };
         loop {
             match timeout(TICK, changes.recv()).await {
                 Ok(None) => return Ok(()),
@@ -130,7 +133,8 @@ impl Builder {
     /// What happens because time passes, however many changes come meanwhile.
     async fn pass(&self, memory: &mut Memory) {
         let now = self.clock.millis();
-        if memory.names.refresh(now) | memory.destinations.refresh(now) {
+        let certificates = memory.destinations.refresh(now) | memory.listeners.refresh(now);
+        if memory.names.refresh(now) | certificates {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
         memory.recall();
@@ -238,6 +242,7 @@ impl Builder {
         let outside = table.destinations().flat_map(|destination| &destination.endpoints);
         memory.names.resolve(endpoints.chain(outside), self.clock.millis()).await;
         let destinations = memory.destinations.of_table(&table, &memory.names).await;
+        let servers = memory.listeners.of_table(&table).await;
         let mut cells = Vec::with_capacity(table.cells().len());
         let mut pods = Vec::with_capacity(table.cells().len());
         for (_, cell) in table.cells() {
@@ -254,7 +259,17 @@ impl Builder {
         let about = Arc::clone(&memory.about);
         let owned = memory.owners.token();
         let any_doubt = memory.registry.any_doubt();
-        Snapshot { version: memory.version, table, cells, pods, destinations, any_doubt, owned, about }
+        Snapshot {
+            version: memory.version,
+            table,
+            cells,
+            pods,
+            destinations,
+            servers,
+            any_doubt,
+            owned,
+            about,
+        }
     }
 }
 

@@ -1,18 +1,10 @@
 //! Header fields on their way through: what is taken off, what is put on. Pure; the order of fields that are passed on
 //! is kept.
 
-use std::fmt::Write as _;
-use std::net::IpAddr;
-
 use bulkhead_http1::{Fields, Known};
 use bulkhead_protocol::{TransactionId, fields as names};
 
 use crate::edge::Message;
-use crate::message::Head;
-
-const FORWARDED_FOR: &str = "x-forwarded-for";
-const FORWARDED_PROTO: &str = "x-forwarded-proto";
-const FORWARDED_HOST: &str = "x-forwarded-host";
 
 /// Takes off what a client may not say: our own fields and those of its connection. An upgrade stays asked for where
 /// `keep_upgrade`.
@@ -73,45 +65,6 @@ fn named_by_connection(fields: &Fields) -> Vec<Vec<u8>> {
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     let prefix = names::PREFIX.as_bytes();
     name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
-}
-
-/// Says for whom the router speaks: the client's address is appended; protocol and host are the first router's to say.
-pub(crate) fn forwarded(head: &mut Head, peer: IpAddr) {
-    let mut path = String::with_capacity(48);
-    for value in head.fields.get_all(FORWARDED_FOR).filter_map(|value| std::str::from_utf8(value).ok()) {
-        path.push_str(value);
-        path.push_str(", ");
-    }
-    push_address(&mut path, peer);
-    head.fields.set(FORWARDED_FOR, path.as_bytes());
-    if !head.fields.contains(FORWARDED_PROTO) {
-        head.fields.push(FORWARDED_PROTO, b"http");
-    }
-    if let Some(host) = head.authority().filter(|host| !host.is_empty())
-        && !head.fields.contains(FORWARDED_HOST)
-    {
-        let host = host.to_owned();
-        head.fields.push(FORWARDED_HOST, host.as_bytes());
-    }
-}
-
-/// An address as text; of the old kind without the ways of formatting, which cost more than all the rest of it.
-fn push_address(text: &mut String, address: IpAddr) {
-    let IpAddr::V4(address) = address else {
-        // Writing to a String does not fail.
-        let _ = write!(text, "{address}");
-        return;
-    };
-    for (place, octet) in address.octets().into_iter().enumerate() {
-        if place > 0 {
-            text.push('.');
-        }
-        for (unit, digit) in [(100, octet / 100), (10, octet / 10 % 10), (1, octet % 10)] {
-            if octet >= unit || unit == 1 {
-                text.push(char::from(b'0' + digit));
-            }
-        }
-    }
 }
 
 /// One attempt, as the cell is told of it.
@@ -205,34 +158,5 @@ mod tests {
         let asked = [("connection", "Upgrade"), ("upgrade", "websocket")];
         check(&asked, false, &[]);
         check(&asked, true, &[("upgrade", "websocket"), ("connection", "upgrade")]);
-    }
-
-    #[test]
-    fn addresses_are_written_as_everywhere() {
-        for address in ["0.0.0.0", "127.0.0.1", "255.10.9.100", "203.0.113.7", "::1", "2001:db8::7"] {
-            let mut text = String::new();
-            push_address(&mut text, address.parse().expect("an address"));
-            assert_eq!(text, address);
-        }
-    }
-
-    #[test]
-    fn the_client_is_appended_to_those_before_it() {
-        let before =
-            [("host", "shop:8080"), ("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https")];
-        let mut head = Head {
-            method: http::Method::GET,
-            target: http::Uri::from_static("/"),
-            fields: before.into_iter().collect(),
-            http10: false,
-        };
-        forwarded(&mut head, IpAddr::from([127, 0, 0, 1]));
-        let after = [
-            ("host", "shop:8080"),
-            ("x-forwarded-proto", "https"),
-            ("x-forwarded-for", "203.0.113.9, 127.0.0.1"),
-            ("x-forwarded-host", "shop:8080"),
-        ];
-        assert_eq!(head.fields, after.into_iter().collect());
     }
 }

@@ -1,6 +1,6 @@
 //! Whose transaction a request is: its id from the client's own idempotency key, or a new one. Pure.
 
-use bulkhead_crds::router::{Idempotency, OnRepeat};
+use bulkhead_crds::router::{Idempotency, OnRepeat, PrincipalFrom};
 use bulkhead_http1::Fields;
 use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::Refusal;
@@ -13,17 +13,27 @@ const MOST: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     header: HeaderName,
-    principal: Option<HeaderName>,
+    principal: Principal,
     pub(crate) on_repeat: OnRepeat,
+}
+
+/// Who says whose a key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Principal {
+    /// All clients are one.
+    Nobody,
+    Field(HeaderName),
+    Certificate,
 }
 
 impl Keys {
     /// None where a name is none of a header field, which the API lets nobody write.
     pub(crate) fn new(spec: &Idempotency) -> Option<Self> {
         let name = |text: &String| HeaderName::try_from(text).ok();
-        let principal = match &spec.principal_header {
-            Some(text) => Some(name(text)?),
-            None => None,
+        let principal = match (spec.principal_from, &spec.principal_header) {
+            (Some(PrincipalFrom::ClientCertificate), _) => Principal::Certificate,
+            (_, Some(text)) => Principal::Field(name(text)?),
+            (_, None) => Principal::Nobody,
         };
         Some(Self { header: name(&spec.header)?, principal, on_repeat: spec.on_repeat })
     }
@@ -32,15 +42,24 @@ impl Keys {
     ///
     /// # Errors
     /// `Malformed`: a key or a principal that is repeated, too long or no visible ASCII; a key without a principal.
-    pub(crate) fn take(&self, listener: &str, fields: &mut Fields) -> Result<Option<TransactionId>, Refusal> {
+    pub(crate) fn take(
+        &self,
+        listener: &str,
+        subject: Option<&[u8; 32]>,
+        fields: &mut Fields,
+    ) -> Result<Option<TransactionId>, Refusal> {
         let Some(key) = self.one(fields, &self.header)? else { return Ok(None) };
-        let principal = match &self.principal {
-            None => None,
-            Some(name) => Some(self.one(fields, name)?.ok_or_else(|| {
-                malformed(format!("{} is needed beside {}: it says whose key it is", name, self.header))
-            })?),
+        let missing = |what: &str| {
+            malformed(format!("{what} is needed beside {}: it says whose key it is", self.header))
         };
-        let id = TransactionId::of_key(listener, principal.unwrap_or_default(), key);
+        let id = |principal| TransactionId::of_key(listener, principal, key);
+        let id = match &self.principal {
+            Principal::Nobody => id(&[]),
+            Principal::Field(name) => id(self.one(fields, name)?.ok_or_else(|| missing(name.as_str()))?),
+            Principal::Certificate => {
+                id(subject.ok_or_else(|| missing("a client certificate that names its client"))?)
+            }
+        };
         fields.remove(self.header.as_str());
         Ok(Some(id))
     }
@@ -81,7 +100,7 @@ mod tests {
 
     fn take(keys: &Keys, fields: &[(&'static str, &str)]) -> Result<Option<TransactionId>, String> {
         let mut fields: Fields = fields.iter().copied().collect();
-        let id = keys.take("http", &mut fields).map_err(|refusal| refusal.detail)?;
+        let id = keys.take("http", None, &mut fields).map_err(|refusal| refusal.detail)?;
         assert!(id.is_none() || !fields.contains("idempotency-key"), "the key goes nowhere");
         Ok(id)
     }
@@ -100,6 +119,24 @@ mod tests {
         let id = |partner| take(&keys, &[("idempotency-key", "7"), ("x-partner", partner)]).expect("legal");
         assert_ne!(id("acme"), id("beta"));
         assert_eq!(id("acme"), id("acme"));
+    }
+
+    #[test]
+    fn a_certificate_says_whose_a_key_is_whatever_fields_say() {
+        let spec =
+            Idempotency { principal_from: Some(PrincipalFrom::ClientCertificate), ..Idempotency::default() };
+        let keys = Keys::new(&Idempotency { header: "idempotency-key".to_owned(), ..spec }).expect("a name");
+        let take = |subject: Option<&[u8; 32]>, keyed: bool| {
+            let key = keyed.then_some(("idempotency-key", "7"));
+            let mut fields = key.into_iter().collect();
+            keys.take("http", subject, &mut fields).map_err(|refusal| refusal.detail)
+        };
+        let (acme, beta) = (take(Some(&[1; 32]), true), take(Some(&[2; 32]), true));
+        assert!(acme != beta && acme == take(Some(&[1; 32]), true), "{acme:?} {beta:?}");
+        assert_eq!(acme, Ok(Some(TransactionId::of_key("http", &[1; 32], b"7"))));
+        assert_eq!(take(None, false), Ok(None));
+        let refusal = take(None, true).expect_err("nobody's key");
+        assert!(refusal.contains("a client certificate"), "{refusal}");
     }
 
     #[test]

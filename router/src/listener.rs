@@ -12,17 +12,22 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bulkhead_crds::router::{Idempotency, Limits};
-use bulkhead_routing::table::bytes;
+use bulkhead_process::tls::server::Server;
+use bulkhead_routing::table::{TableListener, bytes};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::forwarded::Rules;
+use crate::front::Front;
 use crate::identity::Keys;
 
 /// Connections that the kernel may hold before a worker accepts them.
 const BACKLOG: i32 = 4096;
 
 /// What a listener allows, read once from its spec.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
+    front: Front,
+    forwarded: Rules,
     pub(crate) explain: bool,
     /// Where clients' own keys are, if the listener takes any.
     pub(crate) keys: Option<Keys>,
@@ -38,6 +43,8 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new(explain: bool, idempotency: Option<&Idempotency>, limits: &Limits) -> Self {
         Self {
+            front: Front::default(),
+            forwarded: Rules::default(),
             explain,
             keys: idempotency.and_then(Keys::new),
             connections: limits.connections,
@@ -49,6 +56,27 @@ impl Settings {
             body_timeout: limits.body_timeout.get(),
             idle_timeout: limits.idle_timeout.get(),
         }
+    }
+
+    /// Those of one listener of the table.
+    ///
+    /// # Errors
+    /// What of it cannot be used, so that the listener cannot be as its spec says.
+    pub(crate) fn of(spec: &TableListener, tls: Option<Server>) -> Result<Self, String> {
+        Ok(Self {
+            front: Front::new(tls, spec.proxy_protocol.as_ref())?,
+            forwarded: Rules::new(&spec.forwarded)?,
+            ..Self::new(spec.explain, spec.idempotency.as_ref(), &spec.limits)
+        })
+    }
+
+    /// What comes before HTTP.
+    pub(crate) fn front(&self) -> &Front {
+        &self.front
+    }
+
+    pub(crate) fn forwarded(&self) -> &Rules {
+        &self.forwarded
     }
 }
 

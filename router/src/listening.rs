@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::accept::Command;
 use crate::config::Config;
+use crate::front::Served;
 use crate::listener::{Listener, Listeners, Settings, open};
 use crate::snapshot::Snapshot;
 
@@ -78,7 +79,7 @@ impl Listening {
         }
     }
 
-    /// Opens and closes what differs. Gives the listeners that cannot be opened, and why.
+    /// Opens and closes what differs. Gives the listeners that are not open, or not as the object says, and why.
     async fn follow(
         &self,
         snapshot: &Snapshot,
@@ -95,20 +96,43 @@ impl Listening {
         }
         let mut closed = BTreeMap::new();
         for spec in wanted {
-            let settings = Settings::new(spec.explain, spec.idempotency.as_ref(), &spec.limits);
-            match opened.get(&spec.name) {
-                Some(had) => had.listener.set(settings),
-                None => match self.open(spec, settings).await {
-                    Ok(listener) => {
-                        opened.insert(spec.name.clone(), Opened { listener, port: spec.port });
-                    }
-                    Err(why) => {
-                        closed.insert(spec.name.clone(), why);
-                    }
-                },
+            if let Err(why) = self.bring(spec, snapshot.servers.get(&spec.name), opened).await {
+                closed.insert(spec.name.clone(), why);
             }
         }
         closed
+    }
+
+    /// Has one listener be as its spec says.
+    ///
+    /// # Errors
+    /// Why it is not: one whose TLS there is nothing for is closed, one with another fault goes on as it was.
+    async fn bring(
+        &self,
+        spec: &TableListener,
+        tls: Option<&Served>,
+        opened: &mut BTreeMap<String, Opened>,
+    ) -> Result<(), String> {
+        let server = tls.and_then(|tls| tls.server.clone());
+        if spec.tls.is_some() && server.is_none() {
+            // In the clear, or for clients that it should not let in, it is open to nobody.
+            if opened.remove(&spec.name).is_some() {
+                self.close(&spec.name).await;
+            }
+            let wrong = tls.and_then(|tls| tls.wrong.clone());
+            return Err(wrong.unwrap_or_else(|| format!("listener {} has no certificates yet", spec.name)));
+        }
+        let name = &spec.name;
+        match (opened.get(name), Settings::of(spec, server)) {
+            (Some(had), Ok(settings)) => had.listener.set(settings),
+            (Some(_), Err(wrong)) => return Err(format!("listener {name} goes on as it was: {wrong}")),
+            (None, Err(wrong)) => return Err(format!("listener {name} is not opened: {wrong}")),
+            (None, Ok(settings)) => {
+                let listener = self.open(spec, settings).await?;
+                opened.insert(name.clone(), Opened { listener, port: spec.port });
+            }
+        }
+        Ok(())
     }
 
     async fn open(&self, spec: &TableListener, settings: Settings) -> Result<Arc<Listener>, String> {

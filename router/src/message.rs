@@ -2,7 +2,6 @@
 //! the wire is the edge's; what becomes of them is the path's.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::rc::Rc;
 
 use bulkhead_http1::{Fields, Known};
@@ -19,8 +18,6 @@ use crate::worker::RuleUse;
 pub(crate) struct Request {
     pub(crate) head: Head,
     pub(crate) body: Arriving,
-    /// The client's address, as the kernel says.
-    pub(crate) peer: IpAddr,
     /// Set where the client asked to leave HTTP on this connection.
     pub(crate) upgrade: Option<Upgrade>,
 }

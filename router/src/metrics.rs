@@ -31,6 +31,7 @@ pub(crate) struct PathMetrics {
     seconds: HistogramVec,
     broken_answers: IntCounterVec,
     late: IntCounterVec,
+    unfit: IntCounterVec,
     pub(crate) egress: EgressMetrics,
 }
 
@@ -77,6 +78,12 @@ impl PathMetrics {
             "What cells said after their attempt was given up, and what was refused: an answer, an egress, or a restart.",
             &["cell", "kind"],
         )?;
+        let unfit = counters(
+            registry,
+            "bulkhead_router_unfit_connections_total",
+            "Connections that did not come to HTTP by why: NoProxyHeader, BadProxyHeader, NotTls, HandshakeFailed, Closed or Late.",
+            &["listener", "reason"],
+        )?;
         let seconds = HistogramVec::new(
             HistogramOpts::new(
                 "bulkhead_router_request_seconds",
@@ -87,12 +94,17 @@ impl PathMetrics {
         )?;
         registry.register(Box::new(seconds.clone()))?;
         let egress = EgressMetrics::register(registry)?;
-        Ok(Self { requests, attempts, seconds, broken_answers, late, egress })
+        Ok(Self { requests, attempts, seconds, broken_answers, late, unfit, egress })
     }
 
     /// A request that the router answered itself.
     pub(crate) fn refused(&self, cell: &str, reason: Reason) {
         self.requests.with_label_values(&[cell, reason.as_str()]).inc();
+    }
+
+    /// A connection that ended before HTTP.
+    pub(crate) fn unfit(&self, listener: &str, reason: &str) {
+        self.unfit.with_label_values(&[listener, reason]).inc();
     }
 
     /// An attempt that brought no answer.
@@ -216,6 +228,7 @@ pub(crate) struct Readings {
     cell_in_flight: GaugeVec,
     connections: GaugeVec,
     in_flight: GaugeVec,
+    certificates: GaugeVec,
     buffered: Gauge,
     table_version: Gauge,
     table_age: Gauge,
@@ -248,6 +261,11 @@ impl Readings {
             )?,
             connections: vec("bulkhead_router_connections", "Open client connections.", "listener")?,
             in_flight: vec("bulkhead_router_in_flight", "Requests under way.", "listener")?,
+            certificates: vec(
+                "bulkhead_router_listener_certificates_unusable",
+                "1 while a certificate of the listener is missing or wrong; the others and the last good ones stay in use.",
+                "listener",
+            )?,
             buffered: Gauge::new("bulkhead_router_buffer_bytes", "Bytes of request bodies that are held.")?,
             table_version: Gauge::new("bulkhead_router_table_version", "Number of the snapshot in force.")?,
             table_age: Gauge::new("bulkhead_router_table_age_seconds", "Seconds since the table was made.")?,
@@ -276,6 +294,7 @@ impl Readings {
             &self.cell_in_flight,
             &self.connections,
             &self.in_flight,
+            &self.certificates,
             &self.buffered,
             &self.table_version,
             &self.table_age,
@@ -290,9 +309,20 @@ impl Readings {
         let now_unix_ms = clock::now_unix_millis();
         let now_ms = self.shared.clock.millis();
         let moment = snapshot.at(now_ms, now_unix_ms);
-        let by_cell = [&self.cell_in, &self.cell_suspect, &self.cell_weight, &self.cell_in_flight];
-        for vec in by_cell.into_iter().chain([&self.connections, &self.in_flight]) {
+        for vec in [
+            &self.cell_in,
+            &self.cell_suspect,
+            &self.cell_weight,
+            &self.cell_in_flight,
+            &self.connections,
+            &self.in_flight,
+            &self.certificates,
+        ] {
             vec.reset();
+        }
+        for (name, served) in snapshot.servers.iter() {
+            let unusable = f64::from(u8::from(served.wrong.is_some()));
+            self.certificates.with_label_values(&[name.as_str()]).set(unusable);
         }
         for (index, cell) in snapshot.table.cells() {
             let Some(live) = snapshot.live(index) else { continue };

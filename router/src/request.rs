@@ -19,6 +19,8 @@ use crate::answer::{Life, answered, joined, refused};
 use crate::body::{self, Body};
 use crate::caller::accompany;
 use crate::edge::{Arriving, Outgoing};
+use crate::forwarded::Hop;
+use crate::front::Client;
 use crate::headers;
 use crate::listener::{Listener, Permit, Room, Settings};
 use crate::message::{Answer, Head, Request};
@@ -28,10 +30,15 @@ use crate::view::View;
 use crate::worker::{LocalTable, Worker};
 
 /// Answers a request, whatever comes.
-pub(crate) async fn serve(worker: &Rc<Worker>, listener: &Arc<Listener>, request: Request) -> Answer {
+pub(crate) async fn serve(
+    worker: &Rc<Worker>,
+    listener: &Arc<Listener>,
+    client: &Client,
+    request: Request,
+) -> Answer {
     let life = Life::begin(worker);
     let settings = listener.settings();
-    let answer = handle(worker, listener, &settings, request, &life).await;
+    let answer = handle(worker, listener, &settings, client, request, &life).await;
     answer.unwrap_or_else(|refusal| refused(worker, &settings, &life, &refusal))
 }
 
@@ -39,12 +46,17 @@ async fn handle(
     worker: &Rc<Worker>,
     listener: &Arc<Listener>,
     settings: &Settings,
+    client: &Client,
     request: Request,
     life: &Rc<Life>,
 ) -> Result<Answer, Refusal> {
-    let Request { mut head, body, peer, upgrade } = request;
-    let (permit, key) = admit(listener, &mut head, settings)?;
+    let Request { mut head, body, upgrade } = request;
+    let (permit, key) = admit(listener, &mut head, settings, client)?;
     headers::clean_request(&mut head.fields, upgrade.is_some());
+    // Only now, since what a client names in `connection` was taken off; and before any rule looks at it.
+    let host = head.authority().unwrap_or_default().as_bytes().to_vec();
+    let hop = Hop { peer: client.address, secure: client.secure, host: &host };
+    settings.forwarded().add(&mut head.fields, hop);
 
     let room = Room::none(worker.listeners(), settings);
     let (payload, matched) = read(worker, listener, settings, life, &head, body, &room).await?;
@@ -55,7 +67,6 @@ async fn handle(
             Claimed::Joined(ended) => return follow(worker, settings, life, key.0, ended),
         },
     };
-    headers::forwarded(&mut head, peer);
 
     let keyed = claim.is_some();
     let transaction =
@@ -72,6 +83,7 @@ fn admit(
     listener: &Arc<Listener>,
     head: &mut Head,
     settings: &Settings,
+    client: &Client,
 ) -> Result<(Permit, Option<Key>), Refusal> {
     let permit = listener.begin(settings).ok_or_else(|| Refusal {
         reason: Reason::RouterOverloaded,
@@ -82,8 +94,10 @@ fn admit(
     }
     check_host(&head.fields, head.http10)
         .map_err(|error| malformed(&format!("{error} ({})", error.rule())))?;
+    // Before anything is read of them, a principal included.
+    settings.forwarded().receive(&mut head.fields, client.address);
     let Some(keys) = &settings.keys else { return Ok((permit, None)) };
-    let id = keys.take(listener.name(), &mut head.fields)?;
+    let id = keys.take(listener.name(), client.subject.as_ref(), &mut head.fields)?;
     Ok((permit, id.map(|id| (id, keys.on_repeat))))
 }
 

@@ -10,6 +10,7 @@ use bulkhead_routing::table::{CellIndex, DestinationVerdict, ParentVerdict, Shif
 use bulkhead_routing::{CellStates, CellView};
 
 use crate::egress::{DestinationLive, Destinations};
+use crate::front::Servers;
 use crate::live::{CellLive, PodLive};
 use crate::owned::Former;
 
@@ -24,6 +25,7 @@ pub(crate) struct Snapshot {
     /// By [`CellIndex`].
     pub(crate) pods: Vec<Vec<Arc<PodLive>>>,
     pub(crate) destinations: Arc<Destinations>,
+    pub(crate) servers: Arc<Servers>,
     /// Whether evidence may have a part in what becomes of a cell. The health thread sets it; it outlives tables.
     pub(crate) any_doubt: Arc<AtomicBool>,
     /// Held by each transaction that goes to an owner by this table; gone once another is in force.

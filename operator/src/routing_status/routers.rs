@@ -27,6 +27,11 @@ pub(super) fn status(router: &Router, snapshot: &Snapshot, now: &str) -> RouterS
     if !from_disk.is_empty() {
         ready.message.push_str(&format!("; {} serve the table of their disk", from_disk.join(", ")));
     }
+    let certificates = snapshot.certificates(name);
+    if !certificates.is_empty() {
+        // Those that were good are in use, so that nobody needs to be kept away.
+        ready.message.push_str(&format!("; certificates cannot be used: {}", certificates.join("; ")));
+    }
     let conditions = router.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     RouterStatus {
         observed_generation: generation,
@@ -75,6 +80,14 @@ mod tests {
             status(&router, &Snapshot { asked: true, routers: vec![pod] }, "now")
         };
         assert!(is_true(&made(&serving).conditions, "Ready"));
+        serving.certificates.insert("http".to_owned(), "listener http: certificate of shop: no".to_owned());
+        let stale = made(&serving);
+        let ready = find(&stale.conditions, "Ready").expect("is stated");
+        let told = ready
+            .message
+            .ends_with("; certificates cannot be used: r-0: listener http: certificate of shop: no");
+        assert!(ready.status == ConditionStatus::True && told, "{ready:?}");
+        serving.certificates.clear();
         serving.closed.insert("http".to_owned(), "listener http cannot be opened".to_owned());
         let closed = made(&serving);
         let ready = find(&closed.conditions, "Ready").expect("is stated");

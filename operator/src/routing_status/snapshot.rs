@@ -112,6 +112,18 @@ impl Snapshot {
             .collect()
     }
 
+    /// The answering pods of the Router that have a listener with certificates that cannot be used, each with the reason:
+    /// `POD: REASON`.
+    pub(crate) fn certificates(&self, router: &str) -> Vec<String> {
+        let answering = self.waited_for(Some(router)).filter(|pod| !pod.silent);
+        answering
+            .filter_map(|pod| {
+                let why = pod.serving.as_ref()?.certificates.values().next()?;
+                Some(format!("{}: {why}", pod.pod))
+            })
+            .collect()
+    }
+
     /// The answering pods that cannot send to the Destination, each with the reason: `POD: REASON`.
     pub(crate) fn unavailable(&self, destination: &str) -> Vec<String> {
         let answering = self.waited_for(None).filter(|pod| !pod.silent);

@@ -11,15 +11,15 @@ use bulkhead_http1::{Decoder, Error, Framing, Piece};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use tokio::io::AsyncWrite as _;
 
-use super::Front;
 use super::wire::{Wire, poll_read};
+use crate::front::Stream;
 
 /// What a client that waits to be told sends its body after (RFC 9110, section 10.1.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// One client's connection, between its own loop and whoever reads a body off it.
 pub(super) struct ClientSide {
-    pub(super) wire: Rc<RefCell<Wire<Front>>>,
+    pub(super) wire: Rc<RefCell<Wire<Stream>>>,
     body: RefCell<Reading>,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Read {
 }
 
 impl ClientSide {
-    pub(super) fn new(stream: Front) -> Self {
+    pub(super) fn new(stream: Stream) -> Self {
         let nothing = Reading { decoder: Decoder::new(Framing::NONE), interim: &[], broken: false };
         Self { wire: Wire::new(stream), body: RefCell::new(nothing) }
     }
@@ -168,7 +168,7 @@ impl Arriving {
 fn poll_piece(
     decoder: &mut Decoder,
     interim: &mut &'static [u8],
-    wire: &mut Wire<Front>,
+    wire: &mut Wire<Stream>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Piece, Unreadable>> {
     loop {
@@ -184,7 +184,7 @@ fn poll_piece(
 
 fn poll_interim(
     interim: &mut &'static [u8],
-    wire: &mut Wire<Front>,
+    wire: &mut Wire<Stream>,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<()>> {
     while !interim.is_empty() {

@@ -21,6 +21,3 @@ pub(crate) use server::serve_connection;
 pub(crate) use upgrade::{Upgrade, UpgradedCell};
 pub(crate) use upstream::{Collected, Unread, UpstreamBody};
 pub(crate) use watch::{Kick, Phase, Watch};
-
-/// A client's connection, whatever protects it.
-pub(crate) type Front = tokio::net::TcpStream;

@@ -13,12 +13,12 @@ use bulkhead_process::clock;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
-use super::Front;
 use super::answering::{Asked, Writing};
 use super::arriving::{ClientSide, Read};
 use super::upgrade::{self, Afterwards, Upgrade};
 use super::watch::{Kick, Phase, Watch};
 use super::wire::Tap;
+use crate::front::Stream;
 use crate::message::{Answer, Head, Request};
 
 /// Bytes of a body that nobody wanted, which are read so that the connection can be used again or the client gets to see why
@@ -29,7 +29,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Serves one connection until either side ends it, whether in HTTP or after it has left it. `refuse` says what a client
 /// is told whose request cannot be read.
 pub(crate) async fn serve_connection<F, Fut>(
-    stream: Front,
+    stream: Stream,
     peer: IpAddr,
     header_bytes: u32,
     watch: Rc<Watch>,
@@ -134,7 +134,7 @@ where
         let upgrade = upgrade::is_asked(&request).then(|| Upgrade::new(&self.side.wire, afterwards));
         let body = self.side.begin(request.framing, request.expects_continue);
         let bulkhead_http1::Request { method, target, fields, http10, .. } = request;
-        Request { head: Head { method, target, fields, http10 }, body, peer: self.peer, upgrade }
+        Request { head: Head { method, target, fields, http10 }, body, upgrade }
     }
 
     /// None where the client leaves before there is an answer.

@@ -8,20 +8,20 @@ use bulkhead_http1::{Known, Request, has_token};
 use bulkhead_process::connect::Stream;
 use futures::future::LocalBoxFuture;
 
-use super::Front;
 use super::wire::{Tap, Wire};
+use crate::front;
 
 /// What is left to do on a client's connection after it has left HTTP.
 pub(super) type Afterwards = Rc<RefCell<Option<LocalBoxFuture<'static, ()>>>>;
 
 /// A client's side of a connection that may leave HTTP.
 pub(crate) struct Upgrade {
-    client: Rc<RefCell<Wire<Front>>>,
+    client: Rc<RefCell<Wire<front::Stream>>>,
     afterwards: Afterwards,
 }
 
 impl Upgrade {
-    pub(super) fn new(client: &Rc<RefCell<Wire<Front>>>, afterwards: &Afterwards) -> Self {
+    pub(super) fn new(client: &Rc<RefCell<Wire<front::Stream>>>, afterwards: &Afterwards) -> Self {
         Self { client: Rc::clone(client), afterwards: Rc::clone(afterwards) }
     }
 

@@ -12,8 +12,9 @@ use bulkhead_routing::table::{Destination, Table};
 use http::HeaderValue;
 
 use super::address::{self, Bounds};
-use super::certificates::Certificates;
+use super::certificates::ClientFolders;
 use super::destination::{DestinationLive, Endpoint};
+use crate::certificates::{Certificates, Folders};
 use crate::names::Names;
 
 /// Every Destination by its name.
@@ -23,13 +24,13 @@ pub(crate) type Destinations = HashMap<Arc<str>, Arc<DestinationLive>>;
 #[derive(Default)]
 pub(crate) struct Registry {
     bounds: Bounds,
-    certificates: Certificates,
+    certificates: Certificates<ClientFolders>,
     known: Arc<Destinations>,
 }
 
 impl Registry {
     pub(crate) fn new(tls_dir: Option<PathBuf>, bounds: Bounds) -> Self {
-        Self { bounds, certificates: Certificates::new(tls_dir), known: Arc::default() }
+        Self { bounds, certificates: Certificates::new(Folders::of(tls_dir)), known: Arc::default() }
     }
 
     /// Whether certificates have changed since the last table.
@@ -39,7 +40,8 @@ impl Registry {
 
     /// The Destinations of that table. One that is as it was is the same object, with its connections.
     pub(crate) async fn of_table(&mut self, table: &Table, names: &Names) -> Arc<Destinations> {
-        self.certificates.want(table.destinations().filter_map(|spec| spec.tls.as_ref())).await;
+        let wanted = table.destinations().filter_map(|spec| spec.tls.as_ref()).map(ClientFolders::of);
+        self.certificates.want(wanted).await;
         let all = table.destinations().map(|spec| (Arc::clone(&spec.name), self.live(spec, names)));
         self.known = Arc::new(all.collect());
         Arc::clone(&self.known)
@@ -48,7 +50,7 @@ impl Registry {
     fn live(&self, spec: &Arc<Destination>, names: &Names) -> Arc<DestinationLive> {
         let known = self.known.get(&spec.name);
         let (client, wrong) = match &spec.tls {
-            Some(tls) => self.certificates.client(tls),
+            Some(tls) => self.certificates.get(&ClientFolders::of(tls)),
             None => (None, None),
         };
         let mut live = DestinationLive {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bulkhead_process::Connector;
-use bulkhead_process::connect::http1;
+use bulkhead_process::connect::{Stream, http1};
 use bulkhead_protocol::Problem;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
@@ -67,7 +67,11 @@ pub(crate) fn post(path: &str, body: impl Into<Bytes>) -> Request<Body> {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let stream = Connector::plain().connect(address, Duration::from_secs(5)).await.expect("connects");
+        Self::over(Connector::plain().connect(address, Duration::from_secs(5)).await.expect("connects")).await
+    }
+
+    /// Over a connection that was made.
+    pub(crate) async fn over(stream: Stream) -> Self {
         Self { sender: http1(stream).await.expect("speaks HTTP") }
     }
 

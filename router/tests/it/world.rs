@@ -47,6 +47,9 @@ pub(crate) struct Setup {
     pub(crate) limits: &'static str,
     /// How the listener takes clients' keys, in YAML.
     pub(crate) idempotency: Option<&'static str>,
+    /// What else the listener has, in YAML.
+    pub(crate) listener: &'static str,
+    pub(crate) tls_dir: Option<PathBuf>,
     pub(crate) table_file: Option<PathBuf>,
     pub(crate) ledger_dir: Option<PathBuf>,
     pub(crate) before_send: BeforeSend,
@@ -120,6 +123,8 @@ impl Default for Setup {
             policy: even(),
             limits: "{}",
             idempotency: None,
+            listener: "",
+            tls_dir: None,
             table_file: None,
             ledger_dir: None,
             before_send: BeforeSend::default(),
@@ -139,7 +144,8 @@ impl Setup {
             cells.push(FakeCell::start(name).await);
         }
         let keys = self.idempotency.map(|keys| format!(", idempotency: {keys}")).unwrap_or_default();
-        let router = ROUTER.replace("LIMITS", &format!("{}{keys}", self.limits));
+        let more = if self.listener.is_empty() { String::new() } else { format!(", {}", self.listener) };
+        let router = ROUTER.replace("LIMITS", &format!("{}{keys}{more}", self.limits));
         fs::write(folder.path().join("router.yaml"), router).expect("is written");
         fs::write(folder.path().join("policy.yaml"), &self.policy).expect("is written");
         for (name, text) in &self.destinations {
@@ -158,6 +164,7 @@ impl Setup {
         let (folder, cells) = self.lay_out().await;
         let mut config = Config::local("main", "http", Source::Folder(folder.path().to_owned()));
         config.threads = NonZeroUsize::new(self.threads);
+        config.tls_dir = self.tls_dir;
         config.table_file = self.table_file;
         config.ledger_dir = self.ledger_dir;
         config.before_send = self.before_send;
