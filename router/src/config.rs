@@ -54,8 +54,8 @@ pub struct Config {
     /// longer ready.
     #[arg(long, env = "BULKHEAD_DRAIN_DELAY", default_value = "2s", value_parser = duration)]
     pub drain_delay: Duration,
-    /// Directory with a folder for each Secret that Destinations name: `ca.crt`, or `tls.crt` and `tls.key`. Changed files
-    /// are taken without a restart.
+    /// Directory with a folder for each Secret that Destinations and listeners name: `ca.crt`, or `tls.crt` and `tls.key`.
+    /// Changed files are taken without a restart.
     #[arg(long, env = "BULKHEAD_TLS_DIR")]
     pub tls_dir: Option<PathBuf>,
     /// Networks of the cluster (pods, services, nodes), to which no name of a Destination may lead unless its

@@ -144,6 +144,27 @@ fn secrets_for_destinations_are_where_routers_look_and_a_missing_one_keeps_none_
 }
 
 #[test]
+fn secrets_of_listeners_are_mounted_once_without_being_named_again() {
+    let (world, _turn) = World::enter();
+    let values = [
+        "router.tlsSecrets={visa-ca}",
+        "router.listeners[0].name=https",
+        "router.listeners[0].port=8443",
+        "router.listeners[0].tls.certificates[0].secret=shop",
+        "router.listeners[0].tls.clientAuthority.secret=visa-ca",
+        "router.listeners[0].proxyProtocol.from={10.0.0.0/8}",
+    ];
+    let objects = render(world, &values).expect("renders");
+    let pod = &find(&objects, "StatefulSet", "bulkhead-router")["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().expect("has volumes");
+    let secrets: Vec<_> = volumes.iter().filter_map(|volume| volume["secret"]["secretName"].as_str()).collect();
+    assert_eq!(secrets, ["visa-ca", "shop"]);
+    let listener = &find(&objects, "Router", "main")["spec"]["listeners"][0];
+    assert_eq!(listener["tls"]["certificates"][0]["secret"], "shop");
+    assert_eq!(listener["proxyProtocol"]["from"][0], "10.0.0.0/8");
+}
+
+#[test]
 fn values_that_are_off_by_default_make_what_they_say() {
     let (world, _turn) = World::enter();
     let plain = render(world, &[]).expect("renders");

@@ -27,6 +27,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 bulkhead.dev/component: router
 {{- end }}
 
+{{/* Names of the Secrets that routers look for certificates in, as a YAML list: those of the values, then those that listeners
+     name. */}}
+{{- define "bulkhead.tlsSecrets" -}}
+{{- $secrets := .Values.router.tlsSecrets }}
+{{- range .Values.router.listeners }}
+{{- with .tls }}
+{{- range .certificates }}{{- $secrets = append $secrets .secret }}{{- end }}
+{{- with .clientAuthority }}{{- $secrets = append $secrets .secret }}{{- end }}
+{{- end }}
+{{- end }}
+{{- uniq $secrets | toYaml }}
+{{- end }}
+
 {{/* An image's full name; takes (list $ IMAGE). */}}
 {{- define "bulkhead.image" -}}
 {{- $root := index . 0 }}{{- $image := index . 1 -}}
