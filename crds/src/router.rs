@@ -56,6 +56,9 @@ pub struct RouterSpec {
     /// What of a router's own requests may speak against a cell beside its siblings, the other cells of its groups.
     #[serde(default)]
     pub evidence: Evidence,
+    /// How routers connect to Cells with `endpoints` of their own, for transactions and for health. Absent: in the clear. Cells of a template lie in this cluster, behind its walls, and are spoken to in the clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell_tls: Option<CellTls>,
 }
 
 /// A cell that does far worse than its siblings gets nothing for a while, and comes back by steps: never more than a third of a group, and none of an `owner` rule.
@@ -72,6 +75,19 @@ impl Default for Evidence {
     fn default() -> Self {
         Self { errors: true, latency: true }
     }
+}
+
+/// Certificates come from folders of the router's `--tls-dir`, as those of listeners do. A cell's must carry the Cell's name as a DNS name, so that none can pass for another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CellTls {
+    /// Secret with `ca.crt`, the authorities that cells' certificates may come from.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub ca_secret: String,
+    /// Secret with `tls.crt` and `tls.key`, for cells that ask who calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub certificate_secret: Option<String>,
 }
 
 fn default_drain_timeout() -> Duration {

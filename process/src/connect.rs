@@ -4,6 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,19 +22,31 @@ use crate::{socket, tls};
 
 /// Makes connections, all in the same way. Equal ones make connections that protect the same.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Connector {
-    tls: Option<(tls::Client, ServerName<'static>)>,
+pub struct Connector(Kind);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Kind {
+    #[default]
+    Plain,
+    Tls(tls::Client, ServerName<'static>),
+    /// None is made, for that reason.
+    Closed(Arc<str>),
 }
 
 impl Connector {
     /// Plain TCP.
     pub fn plain() -> Self {
-        Self { tls: None }
+        Self(Kind::Plain)
     }
 
     /// TLS to a server whose certificate carries that name, which may be an IP address.
     pub fn tls(client: tls::Client, name: ServerName<'static>) -> Self {
-        Self { tls: Some((client, name)) }
+        Self(Kind::Tls(client, name))
+    }
+
+    /// Makes none, and says why: for what may not be spoken to in the clear while there are no certificates.
+    pub fn closed(why: &str) -> Self {
+        Self(Kind::Closed(why.into()))
     }
 
     /// Connects, TLS included. A side that takes nothing of what is sent to it is given up after [`socket::GONE`].
@@ -49,9 +62,14 @@ impl Connector {
     }
 
     async fn open(&self, address: SocketAddr) -> io::Result<Stream> {
+        let tls = match &self.0 {
+            Kind::Plain => None,
+            Kind::Tls(client, name) => Some((client, name)),
+            Kind::Closed(why) => return Err(io::Error::other(why.to_string())),
+        };
         let stream = TcpStream::connect(address).await?;
         socket::set_up(&stream, Some(socket::GONE))?;
-        match &self.tls {
+        match tls {
             None => Ok(Stream::Plain(stream)),
             Some((client, name)) => {
                 // Boxed, so that plain connections do not carry its state about.

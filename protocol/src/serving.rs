@@ -22,7 +22,8 @@ pub struct Serving {
     /// Listeners of the table that are not open, or not as it says, and why.
     #[serde(default)]
     pub closed: BTreeMap<String, String>,
-    /// Listeners with certificates that are missing or cannot be used, and why. The others and the last good ones are in use.
+    /// Listeners with certificates that are missing or cannot be used, and why; `cellTls` for those towards cells. The others and the
+    /// last good ones are in use.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub certificates: BTreeMap<String, String>,
     /// Generation of each object in the table, by `KIND/NAME` or `KIND/NAMESPACE/NAME`, with its UID.

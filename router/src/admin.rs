@@ -134,7 +134,7 @@ impl Source {
             table: snapshot.version,
             from_disk: snapshot.about.from_disk,
             closed: self.shared.listeners.closed(),
-            certificates: unusable_certificates(&snapshot),
+            certificates: unusable_certificates(&snapshot).into_iter().chain(of_cells(&snapshot)).collect(),
             objects: snapshot.about.objects.clone(),
             cells: cells.collect(),
             unsettled: owned::unsettled(&snapshot.about),
@@ -186,6 +186,7 @@ impl Source {
                 "reason": snapshot.live(index).map(|live| live.report().reason.clone()),
                 "message": snapshot.live(index).map(|live| live.report().message.clone()),
             })).collect::<Vec<_>>(),
+            "cellTls": snapshot.cell_tls_wrong,
             "refused": refused.collect::<Vec<_>>(),
             "refusedShifts": shifts.map(|verdict| json!({
                 "name": verdict.name,
@@ -203,6 +204,11 @@ impl Source {
 fn unusable_certificates(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let serving = snapshot.servers.iter().filter(|(_, served)| served.server.is_some());
     serving.filter_map(|(name, served)| Some((name.clone(), served.wrong.clone()?))).collect()
+}
+
+/// No listener is called so: its name has no capital letter.
+fn of_cells(snapshot: &Snapshot) -> Option<(String, String)> {
+    Some(("cellTls".to_owned(), snapshot.cell_tls_wrong.clone()?))
 }
 
 fn refused_destination(name: &str, reason: &str, message: &str) -> Value {

@@ -225,7 +225,7 @@ async fn asked_back(pool: &Pool, may_leave: &dyn Fn(Reason) -> bool) -> Reason {
 
 async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Connection, Failure> {
     let left = until.saturating_sub(worker.clock().elapsed()).min(CONNECT);
-    let opened = Connection::open(worker.connector(), pool.pod.at.traffic, left).await;
+    let opened = Connection::open(&pool.connector, pool.pod.at.traffic, left).await;
     opened.map_err(|error| {
         tracing::debug!(pod = %pool.pod.at.traffic, %error, "no connection");
         if error.kind() == io::ErrorKind::ConnectionRefused {

@@ -14,6 +14,7 @@ use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::cell_tls::CellCertificates;
 use crate::disk::Disk;
 use crate::egress;
 use crate::front::ListenerCertificates;
@@ -62,6 +63,7 @@ struct Memory {
     names: Names,
     destinations: egress::Registry,
     listeners: ListenerCertificates,
+    cell_tls: CellCertificates,
     table: Arc<Table>,
     about: Arc<About>,
     owners: Owners,
@@ -100,7 +102,8 @@ impl Builder {
             .map(|path| Disk::new(path, self.router.clone(), self.metrics.write_failures.clone()));
         let destinations = egress::Registry::new(self.tls_dir.clone(), self.bounds.clone());
         let listeners = ListenerCertificates::new(self.tls_dir.clone());
-        let mut memory = Memory { disk, destinations, listeners, ..Memory::default() };
+        let cell_tls = CellCertificates::new(self.tls_dir.clone());
+        let mut memory = Memory { disk, destinations, listeners, cell_tls, ..Memory::default() };
         loop {
             match timeout(TICK, changes.recv()).await {
                 Ok(None) => return Ok(()),
@@ -133,7 +136,8 @@ impl Builder {
     /// What happens because time passes, however many changes come meanwhile.
     async fn pass(&self, memory: &mut Memory) {
         let now = self.clock.millis();
-        let certificates = memory.destinations.refresh(now) | memory.listeners.refresh(now);
+        let certificates =
+            memory.destinations.refresh(now) | memory.listeners.refresh(now) | memory.cell_tls.refresh(now);
         if memory.names.refresh(now) | certificates {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
@@ -243,6 +247,7 @@ impl Builder {
         memory.names.resolve(endpoints.chain(outside), self.clock.millis()).await;
         let destinations = memory.destinations.of_table(&table, &memory.names).await;
         let servers = memory.listeners.of_table(&table).await;
+        let links = memory.cell_tls.of_table(&table).await;
         let mut cells = Vec::with_capacity(table.cells().len());
         let mut pods = Vec::with_capacity(table.cells().len());
         for (_, cell) in table.cells() {
@@ -254,7 +259,13 @@ impl Builder {
                     .filter_map(Pod::outside),
             );
             cells.push(memory.registry.cell(&cell.name));
-            pods.push(at.into_iter().map(|pod| memory.registry.pod(pod)).collect());
+            let connector = links.connector(cell);
+            let live = |pod| {
+                let pod = memory.registry.pod(pod);
+                pod.set_connector(&connector);
+                pod
+            };
+            pods.push(at.into_iter().map(live).collect());
         }
         let about = Arc::clone(&memory.about);
         let owned = memory.owners.token();
@@ -266,6 +277,7 @@ impl Builder {
             pods,
             destinations,
             servers,
+            cell_tls_wrong: links.wrong,
             any_doubt,
             owned,
             about,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bulkhead_process::{Connector, Gate, Monotonic, clock};
+use bulkhead_process::{Gate, Monotonic, clock};
 use bulkhead_protocol::HealthLine;
 use bulkhead_routing::health::{Doubt, Effect, Event, Fleet, Pod as PodName};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -177,7 +177,7 @@ impl State {
             pod: Arc::clone(&pod),
             of_another: Cell::new(false),
         };
-        let stream = stream::follow(Connector::plain(), live.at.health, reader);
+        let stream = stream::follow(live.connectors(), live.at.health, reader);
         let task = tokio::task::spawn_local(stream);
         if let Some(before) =
             watched.pods.insert(Arc::clone(&pod), WatchedPod { live: Arc::clone(live), task })

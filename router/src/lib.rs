@@ -8,6 +8,7 @@ mod attempt;
 mod body;
 mod builder;
 mod caller;
+mod cell_tls;
 mod certificates;
 mod config;
 mod disk;

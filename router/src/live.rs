@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bulkhead_process::Connector;
 use bulkhead_routing::decide::Doubt;
+use tokio::sync::watch;
 
 use crate::evidence::Said;
 use crate::objects::Pod;
@@ -180,6 +182,8 @@ impl Rate {
 /// One orchestrator pod in this router.
 pub(crate) struct PodLive {
     pub(crate) at: Pod,
+    /// How connections to it are made from now on.
+    connector: watch::Sender<Arc<Connector>>,
     /// Whether its stream speaks and says ready.
     usable: AtomicBool,
     /// Versions of contexts that it can go on from.
@@ -187,6 +191,21 @@ pub(crate) struct PodLive {
 }
 
 impl PodLive {
+    pub(crate) fn set_connector(&self, connector: &Connector) {
+        if *self.connector() != *connector {
+            self.connector.send_replace(Arc::new(connector.clone()));
+        }
+    }
+
+    pub(crate) fn connector(&self) -> Arc<Connector> {
+        Arc::clone(&self.connector.borrow())
+    }
+
+    /// The same, and another when it changes.
+    pub(crate) fn connectors(&self) -> watch::Receiver<Arc<Connector>> {
+        self.connector.subscribe()
+    }
+
     /// Whether it can go on from a context of that version.
     pub(crate) fn reads(&self, version: &str) -> bool {
         self.contexts.load().iter().any(|known| known == version)
@@ -231,7 +250,14 @@ impl Registry {
     }
 
     pub(crate) fn pod(&mut self, at: Pod) -> Arc<PodLive> {
-        let new = || Arc::new(PodLive { at, usable: AtomicBool::new(false), contexts: ArcSwap::default() });
+        let new = || {
+            Arc::new(PodLive {
+                at,
+                connector: watch::Sender::default(),
+                usable: AtomicBool::new(false),
+                contexts: ArcSwap::default(),
+            })
+        };
         Arc::clone(self.pods.entry(at).or_insert_with(new))
     }
 

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use bulkhead_process::Connector;
 use bulkhead_protocol::Reason;
 use tokio::sync::Notify;
 
@@ -53,6 +54,8 @@ impl<C: Borrow<Connection>> Idle<C> {
 
 pub(crate) struct Pool {
     pub(crate) pod: Arc<PodLive>,
+    /// All its connections are made so; for another there is another pool.
+    pub(crate) connector: Arc<Connector>,
     idle: Idle<Connection>,
     in_flight: Cell<u32>,
     /// Why what is under way there should go on elsewhere, as far as it can.
@@ -63,12 +66,18 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(pod: Arc<PodLive>) -> Self {
         Self {
+            connector: pod.connector(),
             pod,
             idle: Idle::default(),
             in_flight: Cell::new(0),
             recalled: Cell::new(None),
             recall: Notify::new(),
         }
+    }
+
+    /// Whether it is for that pod, as connections to it are made now.
+    pub(crate) fn is_of(&self, pod: &Arc<PodLive>) -> bool {
+        Arc::ptr_eq(&self.pod, pod) && Arc::ptr_eq(&self.connector, &pod.connector())
     }
 
     /// A kept connection that still works.

@@ -26,6 +26,8 @@ pub(crate) struct Snapshot {
     pub(crate) pods: Vec<Vec<Arc<PodLive>>>,
     pub(crate) destinations: Arc<Destinations>,
     pub(crate) servers: Arc<Servers>,
+    /// What is wrong with the certificates for cells.
+    pub(crate) cell_tls_wrong: Option<String>,
     /// Whether evidence may have a part in what becomes of a cell. The health thread sets it; it outlives tables.
     pub(crate) any_doubt: Arc<AtomicBool>,
     /// Held by each transaction that goes to an owner by this table; gone once another is in force.

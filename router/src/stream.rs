@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_process::Connector;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::health::Reader;
@@ -27,12 +29,22 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// Never ends by itself.
-pub(crate) async fn follow(connector: Connector, address: SocketAddr, reader: Reader) {
+pub(crate) async fn follow(
+    mut connectors: watch::Receiver<Arc<Connector>>,
+    address: SocketAddr,
+    reader: Reader,
+) {
     let mut wait = RETRY_FIRST;
     loop {
+        let connector = Arc::clone(&connectors.borrow_and_update());
         let reached = match open(&connector, address).await {
             Ok(body) => {
-                if read(body, &reader).await {
+                let any = tokio::select! {
+                    any = read(body, &reader) => any,
+                    // The pod is what it was, and is asked again over a connection of the new kind.
+                    Ok(()) = connectors.changed() => continue,
+                };
+                if any {
                     wait = RETRY_FIRST;
                 }
                 reader.ended();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use bulkhead_crds::cell::CellState;
 use bulkhead_ledger::Ledger;
-use bulkhead_process::{Connector, Monotonic, clock};
+use bulkhead_process::{Monotonic, clock};
 use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::table::{CellIndex, Rule, RuleId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -57,9 +57,10 @@ pub(crate) struct Shared {
 /// One thread's own.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
-    connector: Connector,
     table: RefCell<Rc<LocalTable>>,
     pools: RefCell<HashMap<Pod, Rc<Pool>>>,
+    /// Those of which something is under way although there is another in their place.
+    former: RefCell<Vec<Rc<Pool>>>,
     budgets: RefCell<HashMap<RuleId, Rc<RefCell<Budget>>>>,
     counts: RefCell<HashMap<Arc<str>, Rc<CellMetrics>>>,
     egress: EgressPools,
@@ -121,9 +122,9 @@ impl Worker {
         let timers = Timers::new(shared.clock);
         Self {
             shared,
-            connector: Connector::plain(),
             table: RefCell::new(table),
             pools: RefCell::default(),
+            former: RefCell::default(),
             budgets: RefCell::default(),
             counts: RefCell::default(),
             egress,
@@ -181,10 +182,6 @@ impl Worker {
         self.shared.clock
     }
 
-    pub(crate) fn connector(&self) -> &Connector {
-        &self.connector
-    }
-
     pub(crate) fn metrics(&self) -> &PathMetrics {
         &self.shared.metrics
     }
@@ -236,10 +233,10 @@ impl Worker {
         let mut pools = self.pools.borrow_mut();
         match pools.get(&pod.at) {
             // A pod that went and came back is another one to the health thread.
-            Some(pool) if Arc::ptr_eq(&pool.pod, pod) => Rc::clone(pool),
+            Some(pool) if pool.is_of(pod) => Rc::clone(pool),
             _ => {
                 let pool = Rc::new(Pool::new(Arc::clone(pod)));
-                pools.insert(pod.at, Rc::clone(&pool));
+                self.former.borrow_mut().extend(pools.insert(pod.at, Rc::clone(&pool)));
                 pool
             }
         }
@@ -285,8 +282,8 @@ impl Worker {
             let reason = disabled.then_some(Reason::CellDisabled);
             there.extend(table.snapshot.pods(index).iter().map(|pod| (pod.at, reason)));
         }
-        for (pod, pool) in &*self.pools.borrow() {
-            pool.set_recalled(there.get(pod).copied().unwrap_or(Some(Reason::PodGone)));
+        for pool in self.pools.borrow().values().chain(&*self.former.borrow()) {
+            pool.set_recalled(there.get(&pool.pod.at).copied().unwrap_or(Some(Reason::PodGone)));
         }
     }
 
@@ -308,6 +305,7 @@ impl Worker {
         }
         // Held by the table or by an attempt under way, else gone.
         self.pools.borrow_mut().retain(|_, pool| Rc::strong_count(pool) > 1);
+        self.former.borrow_mut().retain(|pool| Rc::strong_count(pool) > 1);
         self.counts.borrow_mut().retain(|_, counts| Rc::strong_count(counts) > 1);
         let rules = table.snapshot.table.rules().len();
         let mut budgets = self.budgets.borrow_mut();

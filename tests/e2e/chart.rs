@@ -148,6 +148,7 @@ fn secrets_of_listeners_are_mounted_once_without_being_named_again() {
     let (world, _turn) = World::enter();
     let values = [
         "router.tlsSecrets={visa-ca}",
+        "router.cellTls.caSecret=cells",
         "router.listeners[0].name=https",
         "router.listeners[0].port=8443",
         "router.listeners[0].tls.certificates[0].secret=shop",
@@ -157,9 +158,12 @@ fn secrets_of_listeners_are_mounted_once_without_being_named_again() {
     let objects = render(world, &values).expect("renders");
     let pod = &find(&objects, "StatefulSet", "bulkhead-router")["spec"]["template"]["spec"];
     let volumes = pod["volumes"].as_array().expect("has volumes");
-    let secrets: Vec<_> = volumes.iter().filter_map(|volume| volume["secret"]["secretName"].as_str()).collect();
-    assert_eq!(secrets, ["visa-ca", "shop"]);
-    let listener = &find(&objects, "Router", "main")["spec"]["listeners"][0];
+    let secrets: Vec<_> =
+        volumes.iter().filter_map(|volume| volume["secret"]["secretName"].as_str()).collect();
+    assert_eq!(secrets, ["visa-ca", "cells", "shop"]);
+    let spec = &find(&objects, "Router", "main")["spec"];
+    let listener = &spec["listeners"][0];
+    assert_eq!(spec["cellTls"]["caSecret"], "cells");
     assert_eq!(listener["tls"]["certificates"][0]["secret"], "shop");
     assert_eq!(listener["proxyProtocol"]["from"][0], "10.0.0.0/8");
 }

@@ -27,10 +27,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 bulkhead.dev/component: router
 {{- end }}
 
-{{/* Names of the Secrets that routers look for certificates in, as a YAML list: those of the values, then those that listeners
-     name. */}}
+{{/* Names of the Secrets that routers look for certificates in, as a YAML list: those of the values, then those that cellTls and
+     listeners name. */}}
 {{- define "bulkhead.tlsSecrets" -}}
 {{- $secrets := .Values.router.tlsSecrets }}
+{{- with .Values.router.cellTls }}
+{{- $secrets = append $secrets .caSecret }}
+{{- with .certificateSecret }}{{- $secrets = append $secrets . }}{{- end }}
+{{- end }}
 {{- range .Values.router.listeners }}
 {{- with .tls }}
 {{- range .certificates }}{{- $secrets = append $secrets .secret }}{{- end }}

@@ -57,6 +57,7 @@ mod tests {
             drain_timeout: Default::default(),
             allowed_namespaces: vec![],
             evidence: Default::default(),
+            cell_tls: None,
         };
         Router::new("r", spec)
     }

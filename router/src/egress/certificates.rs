@@ -14,7 +14,11 @@ pub(crate) struct ClientFolders {
 
 impl ClientFolders {
     pub(crate) fn of(tls: &DestinationTls) -> Self {
-        Self { authority: tls.ca_secret.clone(), identity: tls.certificate_secret.clone() }
+        Self::new(&tls.ca_secret, tls.certificate_secret.as_ref())
+    }
+
+    pub(crate) fn new(authority: &str, identity: Option<&String>) -> Self {
+        Self { authority: authority.to_owned(), identity: identity.cloned() }
     }
 }
 

@@ -15,6 +15,7 @@ mod registry;
 pub(crate) mod fixture;
 
 pub(crate) use address::Bounds;
+pub(crate) use certificates::ClientFolders;
 pub(crate) use destination::{DestinationLive, Endpoint, Place};
 pub(crate) use exchange::{Message, Ready, Returned};
 pub(crate) use metrics::{EgressMetrics, EgressReadings};

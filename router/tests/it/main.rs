@@ -4,6 +4,7 @@ mod api;
 mod binary;
 mod bodies;
 mod callers;
+mod cell_tls;
 mod client;
 mod destinations;
 mod egress;

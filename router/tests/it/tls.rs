@@ -40,13 +40,17 @@ impl Authority {
     }
 
     /// A certificate with that common name, for these hosts.
-    fn certify(&self, common: &str, hosts: &[&str]) -> Identity {
+    pub(crate) fn certify(&self, common: &str, hosts: &[&str]) -> Identity {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("are names");
         params.distinguished_name.push(DnType::CommonName, common);
         let key = KeyPair::generate().expect("makes a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("signs").pem();
         Identity { certificates: certificate.into_bytes(), key: key.serialize_pem().into_bytes() }
+    }
+
+    pub(crate) fn pem(&self) -> &str {
+        &self.pem
     }
 
     /// A client that trusts this authority, and shows that certificate where it is asked for one.
@@ -71,7 +75,7 @@ impl Authority {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 
-    fn write(&self, directory: &Path, folder: &str) {
+    pub(crate) fn write(&self, directory: &Path, folder: &str) {
         put(directory, folder, "ca.crt", self.pem.as_bytes());
     }
 }
@@ -84,7 +88,7 @@ fn put(directory: &Path, folder: &str, file: &str, bytes: &[u8]) {
     fs::rename(folder.join("fresh"), folder.join(file)).expect("takes its name");
 }
 
-fn write(identity: &Identity, directory: &Path, folder: &str) {
+pub(crate) fn write(identity: &Identity, directory: &Path, folder: &str) {
     put(directory, folder, "tls.crt", &identity.certificates);
     put(directory, folder, "tls.key", &identity.key);
 }

@@ -45,6 +45,7 @@ pub struct Build {
 pub fn build(inputs: &Inputs<'_>) -> Build {
     let mut table = Table {
         router: inputs.router.metadata.name.clone().unwrap_or_default(),
+        cell_tls: inputs.router.spec.cell_tls.clone(),
         listeners: inputs.router.spec.listeners.iter().map(listener).collect(),
         evidence: inputs.router.spec.evidence,
         ..Table::default()

@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use bulkhead_crds::cell::{Capacity, CellState};
 use bulkhead_crds::policy::{RestartPolicy, TooLarge};
-use bulkhead_crds::router::{Evidence, ForwardedRules, Idempotency, Limits, ListenerTls, ProxyProtocol};
+use bulkhead_crds::router::{
+    CellTls, Evidence, ForwardedRules, Idempotency, Limits, ListenerTls, ProxyProtocol,
+};
 
 use crate::condition::Source;
 use crate::json::Pointers;
@@ -41,6 +43,8 @@ pub struct CellIndex(pub u32);
 pub struct Table {
     /// Name of the Router object.
     pub router: String,
+    /// How cells outside this cluster are spoken to.
+    pub cell_tls: Option<CellTls>,
     pub(crate) cells: Vec<TableCell>,
     pub(crate) cell_places: HashMap<Arc<str>, CellIndex>,
     pub(crate) listeners: Vec<TableListener>,
