@@ -43,7 +43,7 @@ struct Cells {
 impl CellStates for Cells {
     fn state(&self, cell: CellIndex) -> CellView {
         let is_in = !(self.first_is_out && cell == CellIndex(0));
-        CellView { weight: 100, is_in, ramp_age_ms: u64::MAX, drained: false }
+        CellView { weight: 100, is_in, ramp_age_ms: u64::MAX, drained: false, doubt: None }
     }
 
     fn now_unix_ms(&self) -> u64 {
