@@ -64,15 +64,17 @@ async fn attempt(cell: &Arc<Cell>, request: Request<Body>) -> Result<Response<Bo
             None => workflow::run(cell, request, back).await,
         }
     };
+    let late = |millis| {
+        let detail = format!("No answer within the {millis} ms that the router gives this attempt.");
+        Refusal::new(Reason::Timeout, detail)
+    };
     let response = match deadline {
         None => served.await?,
+        // A timer looks after the work has begun.
+        Some(0) => return Err(late(0)),
         Some(millis) => {
-            tokio::time::timeout(Duration::from_millis(millis), served).await.map_err(|_| {
-                Refusal::new(
-                    Reason::Timeout,
-                    format!("No answer within the {millis} ms that the router gives this attempt."),
-                )
-            })??
+            let within = tokio::time::timeout(Duration::from_millis(millis), served);
+            within.await.map_err(|_| late(millis))??
         }
     };
     Ok(response.map(|body| body.holding(place)))
