@@ -4,7 +4,9 @@
 use bulkhead_protocol::TransactionId;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{self, CellStates, CellView, Choice, Doubt, Key, Refusal, Scene, key_value, score};
+use crate::decide::{
+    self, CellStates, CellView, Choice, Doubt, Key, Named, Refusal, Scene, key_value, score,
+};
 use crate::health::Fault;
 use crate::request::RequestView;
 use crate::table::{GroupCell, Rule, Table};
@@ -139,11 +141,12 @@ fn group_of<S: CellStates>(
     key: Key,
     choice: Option<Choice>,
 ) -> GroupExplained {
-    let health = scene.health(group);
+    let look = scene.look(group);
+    let health = look.health();
     let healthy_percent = (health.is_in * 100).checked_div(health.wanted).map(|percent| percent as u32);
     let min = scene.rule.groups[group].min_healthy_percent;
     let why = match (choice, healthy_percent) {
-        (Some(choice), _) if choice.group == group && scene.is_healthy(group) => {
+        (Some(choice), _) if choice.group == group && look.is_healthy() => {
             "serves: the first that is healthy enough".to_owned()
         }
         (Some(choice), _) if choice.group == group && scene.rule.owner => {
@@ -170,19 +173,19 @@ fn candidates<S: CellStates>(
     key: Key,
     choice: Option<Choice>,
 ) -> Vec<Candidate> {
-    let oldest = scene.oldest(group);
+    let look = scene.look(group);
     // What the rendezvous weighs: policy weights alone under `owner`, and without the ramp where nothing is warm.
-    let is_warm = scene.weights(group, true).next().is_some();
+    let is_warm = look.weights(true).next().is_some();
     let doubted = |cell: &GroupCell| {
         let (_, _, view) = scene.named(group).find(|(other, ..)| other.name == cell.name)?;
         view?.doubt
     };
-    let explain = |(cell, policy_weight, view): (&GroupCell, u32, Option<CellView>)| {
-        let ramp_percent = view.map_or(0, |view| scene.ramp(view, oldest));
+    let explain = |&(cell, policy_weight, view): &Named<'_>| {
+        let ramp_percent = view.map_or(0, |view| look.ramp(view));
         let weight = if scene.rule.owner {
             u64::from(policy_weight)
         } else {
-            let weighed = scene.weights(group, is_warm).find(|(other, ..)| other.name == cell.name);
+            let weighed = look.weights(is_warm).find(|(other, ..)| other.name == cell.name);
             weighed.map_or(0, |(.., weight)| weight)
         };
         let is_chosen = choice.is_some_and(|choice| choice.group == group && Some(choice.cell) == cell.cell);
@@ -195,7 +198,7 @@ fn candidates<S: CellStates>(
             why: why(policy_weight, view, weight, is_chosen, doubted(cell)),
         }
     };
-    scene.cells(group).map(explain).collect()
+    look.cells.iter().map(explain).collect()
 }
 
 /// `doubt` is what is against the cell, whether or not it has a part in `view`.

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use bulkhead_protocol::Reason;
+use smallvec::SmallVec;
 
 use super::hash::score;
 use super::{CellStates, CellView, Choice, Doubt, Key, Refusal};
@@ -27,16 +28,17 @@ pub fn choose(
     if rule.owner {
         return scene.owner(key, tried);
     }
-    let best = |group, warm| scene.best(group, key, tried, warm).map(|cell| Choice { cell, group });
+    let best = |group, warm| scene.look(group).best(key, tried, warm);
     let groups = 0..rule.groups.len();
-    (groups.clone().filter(|group| scene.is_healthy(*group)).find_map(|group| best(group, true)))
+    let looks = groups.clone().map(|group| scene.look(group));
+    (looks.filter(Look::is_healthy).find_map(|look| look.best(key, tried, true)))
         .or_else(|| groups.clone().find_map(|group| best(group, true)))
         // Nothing but cells that are held down: better these than an error.
         .or_else(|| groups.clone().find_map(|group| best(group, false)))
         // The transaction was in every other: better those that are suspected than an error.
         .or_else(|| {
             let cells = scene.without_doubts()?;
-            let best = |group, warm| cells.best(group, key, tried, warm).map(|cell| Choice { cell, group });
+            let best = |group, warm| cells.look(group).best(key, tried, warm);
             let warm = groups.clone().find_map(|group| best(group, true));
             warm.or_else(|| groups.clone().find_map(|group| best(group, false)))
         })
@@ -56,9 +58,12 @@ pub fn ramps(rule: &Rule, states: &impl CellStates) -> Vec<(CellIndex, u32)> {
         Some(Doubt { age_ms: None, .. }) => 0,
         Some(_) | None => ramp(&rule.failback, view.ramp_age_ms),
     };
-    let cells = (0..rule.groups.len()).flat_map(|group| scene.cells(group));
+    let cells = scene.looks().flat_map(|look| look.cells);
     cells.filter_map(|(cell, _, view)| Some((cell.cell?, percent(view?)))).collect()
 }
+
+/// A cell of a group with its policy weight after shifts and, where it exists, its state.
+pub(crate) type Named<'a> = (&'a GroupCell, u32, Option<CellView>);
 
 /// A rule at one moment.
 pub(crate) struct Scene<'a, S> {
@@ -89,27 +94,29 @@ impl<'a, S: CellStates> Scene<'a, S> {
         self.heeds_doubts.then_some(Self { heeds_doubts: false, ..*self })
     }
 
-    /// Each cell of the group with its policy weight after shifts and, where it exists, its state as this rule takes it: a
-    /// doubt is left in it only where it has a part.
-    pub(crate) fn cells(
-        &self,
-        group: usize,
-    ) -> impl Iterator<Item = (&'a GroupCell, u32, Option<CellView>)> + '_ {
+    /// The group as this rule takes it.
+    pub(crate) fn look(&self, group: usize) -> Look<'a> {
         let bound = self.bound(group);
-        self.named(group).map(move |(cell, weight, view)| {
-            let heeded = view.map(|view| match bound {
-                Some(bound) => self.heed(cell, weight, view, bound),
-                None => CellView { doubt: None, ..view },
-            });
-            (cell, weight, heeded)
-        })
+        let cells: SmallVec<_> = self
+            .named(group)
+            .map(move |(cell, weight, view)| {
+                let heeded = view.map(|view| match bound {
+                    Some(bound) => self.heed(cell, weight, view, bound),
+                    None => CellView { doubt: None, ..view },
+                });
+                (cell, weight, heeded)
+            })
+            .collect();
+        let oldest = oldest(cells.iter().copied());
+        Look { rule: self.rule, group, cells, oldest }
+    }
+
+    fn looks(&self) -> impl Iterator<Item = Look<'a>> + '_ {
+        (0..self.rule.groups.len()).map(|group| self.look(group))
     }
 
     /// Each cell of the group as it is in itself.
-    pub(crate) fn named(
-        &self,
-        group: usize,
-    ) -> impl Iterator<Item = (&'a GroupCell, u32, Option<CellView>)> + '_ {
+    pub(crate) fn named(&self, group: usize) -> impl Iterator<Item = Named<'a>> + '_ {
         let shifted = self.shifted.and_then(|weights| weights.get(group));
         self.rule.groups[group].cells.iter().enumerate().map(move |(place, cell)| {
             let weight = shifted.and_then(|weights| weights.get(place)).copied().unwrap_or(cell.weight);
@@ -117,65 +124,10 @@ impl<'a, S: CellStates> Scene<'a, S> {
         })
     }
 
-    /// Age of the cell that has been in longest; the others ramp beside it.
-    pub(crate) fn oldest(&self, group: usize) -> u64 {
-        Self::oldest_of(self.cells(group))
-    }
-
-    pub(super) fn oldest_of<'c>(cells: impl Iterator<Item = (&'c GroupCell, u32, Option<CellView>)>) -> u64 {
-        let usable = cells.filter(|(_, weight, _)| *weight > 0).filter_map(|(_, _, view)| view);
-        usable.filter(CellView::is_usable).map(|view| view.ramp_age_ms).max().unwrap_or(0)
-    }
-
-    /// Percent of its weight that the cell gets.
-    pub(crate) fn ramp(&self, view: CellView, oldest: u64) -> u32 {
-        let age =
-            if oldest - view.ramp_age_ms.min(oldest) <= TOGETHER_MS { oldest } else { view.ramp_age_ms };
-        ramp(&self.rule.failback, age)
-    }
-
-    pub(crate) fn health(&self, group: usize) -> GroupHealth {
-        let oldest = self.oldest(group);
-        let mut health = GroupHealth::default();
-        for (_, weight, view) in self.cells(group) {
-            let Some(view) = view.filter(|view| !view.is_drained()) else { continue };
-            health.wanted += u64::from(weight);
-            if view.is_usable() && self.ramp(view, oldest) > 0 {
-                health.is_in += u64::from(weight);
-            }
-        }
-        health
-    }
-
-    pub(crate) fn is_healthy(&self, group: usize) -> bool {
-        let GroupHealth { wanted, is_in } = self.health(group);
-        let least = u64::from(self.rule.groups[group].min_healthy_percent);
-        is_in > 0 && is_in * 100 >= least * wanted
-    }
-
-    /// Each usable cell of the group with its weight in the rendezvous; with `warm`, after the ramp.
-    pub(crate) fn weights(
-        &self,
-        group: usize,
-        warm: bool,
-    ) -> impl Iterator<Item = (&'a GroupCell, CellIndex, u64)> + '_ {
-        let oldest = if warm { self.oldest(group) } else { 0 };
-        self.cells(group).filter_map(move |(cell, weight, view)| {
-            let view = view.filter(CellView::is_usable)?;
-            let percent = if warm { self.ramp(view, oldest) } else { 100 };
-            let product = u64::from(weight) * u64::from(view.weight) * u64::from(percent);
-            (product > 0).then_some((cell, cell.cell?, product))
-        })
-    }
-
-    fn best(&self, group: usize, key: Key, tried: &[CellIndex], warm: bool) -> Option<CellIndex> {
-        let candidates = self.weights(group, warm).filter(|(_, index, _)| !tried.contains(index));
-        least(candidates.map(|(cell, index, weight)| (score(key, cell.digest, weight), cell, index)))
-    }
-
     /// Policy weights alone choose, over every cell named, existing or not: health must never move a key.
     fn owner(&self, key: Key, tried: &[CellIndex]) -> Result<Choice, Refusal> {
-        let named = self.cells(0).filter(|(_, weight, _)| *weight > 0);
+        let cells = self.look(0).cells;
+        let named = cells.into_iter().filter(|(_, weight, _)| *weight > 0);
         let scored = named.map(|(cell, weight, view)| {
             (score(key, cell.digest, u64::from(weight)), cell, (&cell.name, cell.cell, view))
         });
@@ -217,10 +169,8 @@ impl<'a, S: CellStates> Scene<'a, S> {
 
     fn refusal(&self, tried: &[CellIndex]) -> Refusal {
         let id = &self.rule.id;
-        let all = || (0..self.rule.groups.len()).flat_map(|group| self.cells(group));
-        let wanted = |(_, weight, view): (&GroupCell, u32, Option<CellView>)| {
-            weight > 0 && view.is_some_and(|view| !view.is_drained())
-        };
+        let all = || self.looks().flat_map(|look| look.cells);
+        let wanted = |(_, weight, view): Named<'_>| weight > 0 && view.is_some_and(|view| !view.is_drained());
         if all().all(|(_, _, view)| view.is_none()) {
             return Refusal::new(Reason::NoHealthyCell, format!("rule {id}: none of its cells exists"));
         }
@@ -240,26 +190,89 @@ impl<'a, S: CellStates> Scene<'a, S> {
         let mut weights: Vec<(CellIndex, u64)> = Vec::new();
         let mut total = 0;
         if self.rule.owner {
-            for (cell, weight, view) in self.cells(0) {
+            for (cell, weight, view) in self.look(0).cells {
                 total += u64::from(weight);
                 let usable = view.is_some_and(|view| view.is_usable());
                 weights.extend(cell.cell.map(|index| (index, if usable { u64::from(weight) } else { 0 })));
             }
         } else {
-            let groups = 0..self.rule.groups.len();
-            let serves = |group: &usize, warm| self.weights(*group, warm).next().is_some();
-            let chosen = (groups.clone().find(|group| self.is_healthy(*group)).map(|group| (group, true)))
-                .or_else(|| groups.clone().find(|group| serves(group, true)).map(|group| (group, true)))
-                .or_else(|| groups.clone().find(|group| serves(group, false)).map(|group| (group, false)));
-            let all = groups.flat_map(|group| &self.rule.groups[group].cells);
+            let looks: Vec<Look<'_>> = self.looks().collect();
+            let serves = |look: &&Look<'_>, warm| look.weights(warm).next().is_some();
+            let chosen = (looks.iter().find(|look| look.is_healthy()).map(|look| (look, true)))
+                .or_else(|| looks.iter().find(|look| serves(look, true)).map(|look| (look, true)))
+                .or_else(|| looks.iter().find(|look| serves(look, false)).map(|look| (look, false)));
+            let all = self.rule.groups.iter().flat_map(|group| &group.cells);
             weights.extend(all.filter_map(|cell| cell.cell).map(|index| (index, 0)));
-            for (_, index, weight) in chosen.into_iter().flat_map(|(group, warm)| self.weights(group, warm)) {
+            for (_, index, weight) in chosen.into_iter().flat_map(|(look, warm)| look.weights(warm)) {
                 total += weight;
                 weights.push((index, weight));
             }
         }
         in_parts_per_million(weights, total)
     }
+}
+
+/// One group of a rule at one moment. Each of its cells is looked at once.
+pub(crate) struct Look<'a> {
+    rule: &'a Rule,
+    group: usize,
+    /// A doubt is left in a state only where it has a part.
+    pub(crate) cells: SmallVec<[Named<'a>; 4]>,
+    /// Age of the cell that has been in longest; the others ramp beside it.
+    oldest: u64,
+}
+
+impl<'a> Look<'a> {
+    /// Percent of its weight that the cell gets.
+    pub(crate) fn ramp(&self, view: CellView) -> u32 {
+        ramp_beside(self.rule, view, self.oldest)
+    }
+
+    pub(crate) fn health(&self) -> GroupHealth {
+        let mut health = GroupHealth::default();
+        for (_, weight, view) in &self.cells {
+            let Some(view) = view.filter(|view| !view.is_drained()) else { continue };
+            health.wanted += u64::from(*weight);
+            if view.is_usable() && self.ramp(view) > 0 {
+                health.is_in += u64::from(*weight);
+            }
+        }
+        health
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        let GroupHealth { wanted, is_in } = self.health();
+        let least = u64::from(self.rule.groups[self.group].min_healthy_percent);
+        is_in > 0 && is_in * 100 >= least * wanted
+    }
+
+    /// Each usable cell with its weight in the rendezvous; with `warm`, after the ramp.
+    pub(crate) fn weights(&self, warm: bool) -> impl Iterator<Item = (&'a GroupCell, CellIndex, u64)> + '_ {
+        self.cells.iter().filter_map(move |(cell, weight, view)| {
+            let view = view.filter(CellView::is_usable)?;
+            let percent = if warm { self.ramp(view) } else { 100 };
+            let product = u64::from(*weight) * u64::from(view.weight) * u64::from(percent);
+            (product > 0).then_some((*cell, cell.cell?, product))
+        })
+    }
+
+    fn best(&self, key: Key, tried: &[CellIndex], warm: bool) -> Option<Choice> {
+        let candidates = self.weights(warm).filter(|(_, index, _)| !tried.contains(index));
+        let scored = candidates.map(|(cell, index, weight)| (score(key, cell.digest, weight), cell, index));
+        least(scored).map(|cell| Choice { cell, group: self.group })
+    }
+}
+
+/// Age of the cell of these that has been in longest.
+pub(super) fn oldest<'a>(cells: impl Iterator<Item = Named<'a>>) -> u64 {
+    let usable = cells.filter(|(_, weight, _)| *weight > 0).filter_map(|(_, _, view)| view);
+    usable.filter(CellView::is_usable).map(|view| view.ramp_age_ms).max().unwrap_or(0)
+}
+
+/// Percent of its weight that a cell gets beside one that has been in for so long.
+pub(super) fn ramp_beside(rule: &Rule, view: CellView, oldest: u64) -> u32 {
+    let age = if oldest - view.ramp_age_ms.min(oldest) <= TOGETHER_MS { oldest } else { view.ramp_age_ms };
+    ramp(&rule.failback, age)
 }
 
 fn in_parts_per_million(mut weights: Vec<(CellIndex, u64)>, total: u64) -> Vec<(CellIndex, u32)> {

@@ -1,7 +1,7 @@
 //! What evidence against cells means for one rule: it may keep some of a group's cells out, and never so many that the rest
 //! could not carry what is left to them.
 
-use super::choose::Scene;
+use super::choose::{Named, Scene, oldest, ramp_beside};
 use super::{CellStates, CellView};
 use crate::table::GroupCell;
 
@@ -41,7 +41,7 @@ impl<S: CellStates> Scene<'_, S> {
         if !self.heeds_doubts {
             return None;
         }
-        let oldest = Self::oldest_of(self.named(group));
+        let oldest = oldest(self.named(group));
         let bound = Bound { group, most: 0, oldest };
         let serving = self.named(group).filter(|(_, weight, view)| self.could_serve(*weight, *view, bound));
         let most = serving.count() / ONE_IN;
@@ -51,7 +51,7 @@ impl<S: CellStates> Scene<'_, S> {
     /// The cell as this rule has to take it.
     pub(super) fn heed(&self, cell: &GroupCell, weight: u32, view: CellView, bound: Bound) -> CellView {
         let Some(doubt) = view.doubt else { return view };
-        let before = |(other, weight, view): &(&GroupCell, u32, Option<CellView>)| {
+        let before = |(other, weight, view): &Named<'_>| {
             let rank = view.and_then(|view| view.doubt).map(|doubt| doubt.rank);
             let comes_first =
                 rank.is_some_and(|rank| rank > doubt.rank || (rank == doubt.rank && other.name < cell.name));
@@ -68,6 +68,8 @@ impl<S: CellStates> Scene<'_, S> {
 
     /// Whether the cell would get something if it were not for doubts.
     fn could_serve(&self, weight: u32, view: Option<CellView>, bound: Bound) -> bool {
-        view.is_some_and(|view| weight > 0 && view.is_usable() && self.ramp(view, bound.oldest) > 0)
+        view.is_some_and(|view| {
+            weight > 0 && view.is_usable() && ramp_beside(self.rule, view, bound.oldest) > 0
+        })
     }
 }

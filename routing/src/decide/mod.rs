@@ -12,7 +12,7 @@ use bulkhead_protocol::Reason;
 
 use crate::table::CellIndex;
 
-pub(crate) use choose::Scene;
+pub(crate) use choose::{Named, Scene};
 pub use choose::{choose, ramps, shares};
 pub use doubt::Doubt;
 pub use hash::{Key, key};

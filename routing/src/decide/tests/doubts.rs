@@ -132,7 +132,7 @@ proptest! {
         let scene = Scene::new(rule, &states);
         for group in 0..rule.groups.len() {
             let usable = scene.named(group).filter(|(_, _, view)| view.is_some_and(|view| view.is_usable()));
-            let concerned = scene.cells(group).filter(|(_, _, view)| view.is_some_and(|view| view.doubt.is_some()));
+            let concerned = scene.look(group).cells.into_iter().filter(|(_, _, view)| view.is_some_and(|view| view.doubt.is_some()));
             prop_assert!(concerned.count() <= usable.count() / 3);
         }
         let total = |shares: &[u32]| shares.iter().sum::<u32>();
