@@ -53,12 +53,12 @@ impl AnswerReader {
             }
         };
         head::partial(length, limit.saturating_add(1))?;
-        let places = head::places(&buffer[..length], parsed.headers)?;
+        let mut fields = head::fields(&buffer[..length], parsed.headers)?;
         let status = StatusCode::from_u16(parsed.code.unwrap_or_default());
         let status = status.map_err(|_| Error::StatusLine)?;
         let http10 = parsed.version == Some(0);
         self.0.reset();
-        let (_, fields) = head::take(buffer, length, places);
+        head::take(buffer, length, &mut fields);
         let framing = Framing::of_answer(&fields, http10, status, method)?;
         let keeps_alive = framing != Framing::UntilClose && keeps_alive(&fields, http10);
         Ok(Some(Answer { status, fields, framing, keeps_alive }))

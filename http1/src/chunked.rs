@@ -117,8 +117,8 @@ fn trailers(buffer: &mut BytesMut) -> Result<Step, Error> {
         httparse::Status::Partial => Ok(Step::More),
         httparse::Status::Complete((length, _)) if length > MOST_TRAILERS => Err(Error::Trailers),
         httparse::Status::Complete((length, headers)) => {
-            let places = head::places(&buffer[..length], headers)?;
-            let (_, fields) = head::take(buffer, length, places);
+            let mut fields = head::fields(&buffer[..length], headers)?;
+            head::take(buffer, length, &mut fields);
             Ok(Step::End(Some(fields)))
         }
     }

@@ -1,6 +1,8 @@
 //! The fields of one message in the order in which they came, as places in the bytes that brought them. What is added lies
 //! behind in bytes of its own; nothing is copied or hashed to read a field.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -20,11 +22,73 @@ pub(crate) struct Place {
 }
 
 /// The fields of a head, or trailers. Names are compared in any case; values are bytes without the space around them.
+///
+/// It is as large as a pointer, and what it points to is used again by the same thread.
+#[derive(Debug, Default)]
+pub struct Fields(Option<Box<Inner>>);
+
 #[derive(Clone, Debug, Default)]
-pub struct Fields {
+struct Inner {
     arrived: Bytes,
     added: Vec<u8>,
     places: Vec<Place>,
+}
+
+/// Of these, how many are kept for further heads, and how large they may be for that.
+const KEPT: usize = 256;
+const KEPT_PLACES: usize = 64;
+const KEPT_BYTES: usize = 4 * 1024;
+
+thread_local! {
+    static FREE: RefCell<Vec<Box<Inner>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for Fields {
+    fn drop(&mut self) {
+        let Some(mut inner) = self.0.take() else { return };
+        let Inner { arrived, added, places } = &mut *inner;
+        *arrived = Bytes::new();
+        added.clear();
+        places.clear();
+        if places.capacity() <= KEPT_PLACES && added.capacity() <= KEPT_BYTES {
+            // A thread that ends keeps nothing.
+            let _ = FREE.try_with(|free| {
+                let mut free = free.borrow_mut();
+                if free.len() < KEPT {
+                    free.push(inner);
+                }
+            });
+        }
+    }
+}
+
+impl Clone for Fields {
+    fn clone(&self) -> Self {
+        let mut fields = Self::new();
+        if let Some(inner) = &self.0 {
+            fields.inner().clone_from(inner);
+        }
+        fields
+    }
+}
+
+impl Inner {
+    fn bytes(&self, place: &Place) -> &[u8] {
+        if place.added { &self.added } else { &self.arrived }
+    }
+
+    fn name(&self, place: &Place) -> &[u8] {
+        slice(self.bytes(place), place.name)
+    }
+
+    fn value(&self, place: &Place) -> &[u8] {
+        slice(self.bytes(place), place.value)
+    }
+
+    fn is_named(&self, place: &Place, name: &str) -> bool {
+        let length = (place.name.1 - place.name.0) as usize;
+        length == name.len() && self.name(place).eq_ignore_ascii_case(name.as_bytes())
+    }
 }
 
 impl Fields {
@@ -32,23 +96,43 @@ impl Fields {
         Self::default()
     }
 
-    pub(crate) fn of(arrived: Bytes, places: Vec<Place>) -> Self {
-        Self { arrived, added: Vec::new(), places }
+    fn inner(&mut self) -> &mut Inner {
+        let kept = || FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten();
+        self.0.get_or_insert_with(|| kept().unwrap_or_default())
+    }
+
+    /// The places of what arrives; the bytes follow by [`Self::arrive`].
+    pub(crate) fn places_mut(&mut self) -> &mut Vec<Place> {
+        &mut self.inner().places
+    }
+
+    pub(crate) fn arrive(&mut self, bytes: Bytes) {
+        self.inner().arrived = bytes;
+    }
+
+    /// What there is, and where in it each field is.
+    fn placed(&self) -> (&Inner, std::slice::Iter<'_, Place>) {
+        static NOTHING: Inner = Inner { arrived: Bytes::new(), added: Vec::new(), places: Vec::new() };
+        let inner = self.0.as_deref().unwrap_or(&NOTHING);
+        (inner, inner.places.iter())
     }
 
     /// Every field with its name as it came.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.places.iter().map(|place| (self.name(place), self.value(place)))
+        let (inner, places) = self.placed();
+        places.map(|place| (inner.name(place), inner.value(place)))
     }
 
     /// As [`Self::iter`], with what each of them is.
     pub fn iter_known(&self) -> impl Iterator<Item = (Known, &[u8], &[u8])> {
-        self.places.iter().map(|place| (place.known, self.name(place), self.value(place)))
+        let (inner, places) = self.placed();
+        places.map(|place| (place.known, inner.name(place), inner.value(place)))
     }
 
     /// The first value of that field.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.places.iter().find(|place| self.is_named(place, name)).map(|place| self.value(place))
+        let (inner, mut places) = self.placed();
+        places.find(|place| inner.is_named(place, name)).map(|place| inner.value(place))
     }
 
     /// The first value of that field, where it is text.
@@ -57,7 +141,8 @@ impl Fields {
     }
 
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.places.iter().filter(|place| self.is_named(place, name)).map(|place| self.value(place))
+        let (inner, places) = self.placed();
+        places.filter(|place| inner.is_named(place, name)).map(|place| inner.value(place))
     }
 
     pub fn get_known(&self, known: Known) -> Option<&[u8]> {
@@ -65,7 +150,8 @@ impl Fields {
     }
 
     pub fn all_known(&self, known: Known) -> impl Iterator<Item = &[u8]> {
-        self.places.iter().filter(move |place| place.known == known).map(|place| self.value(place))
+        let (inner, places) = self.placed();
+        places.filter(move |place| place.known == known).map(|place| inner.value(place))
     }
 
     pub fn contains(&self, name: &str) -> bool {
@@ -73,11 +159,11 @@ impl Fields {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len() == 0
     }
 
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.placed().1.len()
     }
 
     /// Puts a field behind the others. What no field may say is left out: names are tokens, values visible characters,
@@ -89,10 +175,11 @@ impl Fields {
             return;
         }
         let known = Known::of(name.as_bytes());
-        let begin = self.added.len();
-        write::field(&mut self.added, name.as_bytes(), value);
-        let (colon, end) = (begin + name.len(), self.added.len());
-        self.places.push(Place {
+        let Inner { added, places, .. } = self.inner();
+        let begin = added.len();
+        write::field(added, name.as_bytes(), value);
+        let (colon, end) = (begin + name.len(), added.len());
+        places.push(Place {
             name: (place(begin), place(colon)),
             value: (place(colon + 2), place(end - 2)),
             end: place(end),
@@ -103,22 +190,23 @@ impl Fields {
 
     /// Writes the lines of the fields of which it is true, in their order. What stands together is copied together.
     pub fn write(&self, out: &mut Vec<u8>, mut goes: impl FnMut(Known, &[u8], &[u8]) -> bool) {
+        let (inner, places) = self.placed();
         let mut run: Option<Place> = None;
-        for place in &self.places {
-            if !goes(place.known, self.name(place), self.value(place)) {
+        for place in places {
+            if !goes(place.known, inner.name(place), inner.value(place)) {
                 continue;
             }
             match &mut run {
                 Some(run) if run.added == place.added && run.end == place.name.0 => run.end = place.end,
                 run => {
                     if let Some(run) = run.replace(*place) {
-                        out.extend_from_slice(slice(self.bytes(&run), (run.name.0, run.end)));
+                        out.extend_from_slice(slice(inner.bytes(&run), (run.name.0, run.end)));
                     }
                 }
             }
         }
         if let Some(run) = run {
-            out.extend_from_slice(slice(self.bytes(&run), (run.name.0, run.end)));
+            out.extend_from_slice(slice(inner.bytes(&run), (run.name.0, run.end)));
         }
     }
 
@@ -134,7 +222,8 @@ impl Fields {
 
     /// Keeps the fields of which it is true.
     pub fn retain(&mut self, mut keeps: impl FnMut(Known, &[u8], &[u8]) -> bool) {
-        let Self { arrived, added, places } = self;
+        let Some(inner) = &mut self.0 else { return };
+        let Inner { arrived, added, places } = &mut **inner;
         places.retain(|place| {
             let bytes = if place.added { &added[..] } else { &arrived[..] };
             keeps(place.known, slice(bytes, place.name), slice(bytes, place.value))
@@ -150,23 +239,6 @@ impl Fields {
             }
         }
         map
-    }
-
-    fn is_named(&self, place: &Place, name: &str) -> bool {
-        let length = (place.name.1 - place.name.0) as usize;
-        length == name.len() && self.name(place).eq_ignore_ascii_case(name.as_bytes())
-    }
-
-    fn name(&self, place: &Place) -> &[u8] {
-        slice(self.bytes(place), place.name)
-    }
-
-    fn value(&self, place: &Place) -> &[u8] {
-        slice(self.bytes(place), place.value)
-    }
-
-    fn bytes(&self, place: &Place) -> &[u8] {
-        if place.added { &self.added } else { &self.arrived }
     }
 }
 

@@ -54,14 +54,16 @@ pub(crate) fn empty_lines(bytes: &[u8]) -> usize {
     bytes.chunks_exact(2).take_while(|pair| *pair == b"\r\n").count() * 2
 }
 
-/// Places of the fields within the head's bytes, none of whose lines may end in another way than CRLF.
-pub(crate) fn places(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Result<Vec<Place>, Error> {
+/// The fields by their places within the head's bytes, none of whose lines may end in another way than CRLF.
+pub(crate) fn fields(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Result<Fields, Error> {
     let begin = bytes.as_ptr() as usize;
     let within = |part: &[u8]| {
         let at = part.as_ptr() as usize - begin;
         (place(at), place(at + part.len()))
     };
-    let mut places = Vec::with_capacity(headers.len() + 4);
+    let mut fields = Fields::new();
+    let places = fields.places_mut();
+    places.reserve(headers.len() + 4);
     for header in headers {
         let name = within(header.name.as_bytes());
         if !ends_line(bytes, name.0 as usize) {
@@ -79,7 +81,7 @@ pub(crate) fn places(bytes: &[u8], headers: &[httparse::Header<'_>]) -> Result<V
     if !bytes.ends_with(b"\r\n\r\n") {
         return Err(Error::LineEnd);
     }
-    Ok(places)
+    Ok(fields)
 }
 
 fn ends_line(bytes: &[u8], at: usize) -> bool {
@@ -99,9 +101,10 @@ pub(crate) fn error(error: httparse::Error, first_line: Error) -> Error {
 }
 
 /// Takes the head's bytes off, to be read for as long as anybody needs its fields.
-pub(crate) fn take(buffer: &mut BytesMut, length: usize, places: Vec<Place>) -> (Bytes, Fields) {
+pub(crate) fn take(buffer: &mut BytesMut, length: usize, fields: &mut Fields) -> Bytes {
     let head = buffer.split_to(length).freeze();
-    (head.clone(), Fields::of(head, places))
+    fields.arrive(head.clone());
+    head
 }
 
 #[cfg(test)]

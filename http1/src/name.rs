@@ -37,19 +37,22 @@ impl Known {
     }
 
     pub(crate) fn of(name: &[u8]) -> Self {
-        let candidates: &[Self] = match name.len() {
-            2 => &[Self::Te],
-            4 => &[Self::Host],
-            6 => &[Self::Expect],
-            7 => &[Self::Upgrade, Self::Trailer],
-            10 => &[Self::Connection, Self::KeepAlive],
-            14 => &[Self::ContentLength, Self::Http2Settings],
-            16 => &[Self::ProxyConnection],
-            17 => &[Self::TransferEncoding],
+        let Some(first) = name.first() else { return Self::Other };
+        let candidate = match (name.len(), first.to_ascii_lowercase()) {
+            (2, b't') => Self::Te,
+            (4, b'h') => Self::Host,
+            (6, b'e') => Self::Expect,
+            (7, b'u') => Self::Upgrade,
+            (7, b't') => Self::Trailer,
+            (10, b'c') => Self::Connection,
+            (10, b'k') => Self::KeepAlive,
+            (14, b'c') => Self::ContentLength,
+            (14, b'h') => Self::Http2Settings,
+            (16, b'p') => Self::ProxyConnection,
+            (17, b't') => Self::TransferEncoding,
             _ => return Self::Other,
         };
-        let is_it = |known: &&Self| name.eq_ignore_ascii_case(known.as_str().as_bytes());
-        candidates.iter().find(is_it).copied().unwrap_or(Self::Other)
+        if name.eq_ignore_ascii_case(candidate.as_str().as_bytes()) { candidate } else { Self::Other }
     }
 }
 

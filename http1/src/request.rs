@@ -55,7 +55,7 @@ impl RequestReader {
             }
         };
         head::partial(length, limit.saturating_add(1))?;
-        let places = head::places(&bytes[..length], parsed.headers)?;
+        let mut fields = head::fields(&bytes[..length], parsed.headers)?;
         let method = Method::from_bytes(parsed.method.unwrap_or_default().as_bytes());
         let method = method.map_err(|_| Error::RequestLine)?;
         let path = parsed.path.unwrap_or_default();
@@ -63,7 +63,7 @@ impl RequestReader {
         let (target, http10) = (at..at + path.len(), parsed.version == Some(0));
         let _ = buffer.split_to(empty);
         self.0.reset();
-        let (bytes, fields) = head::take(buffer, length, places);
+        let bytes = head::take(buffer, length, &mut fields);
         let target = Uri::from_maybe_shared(bytes.slice(target)).map_err(|_| Error::Target)?;
         whole(method, target, fields, http10).map(Some)
     }

@@ -2,18 +2,27 @@
 //! ask for the time.
 
 use std::cell::Cell;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-thread_local! {
-    static HELD: Cell<Option<Moment>> = const { Cell::new(None) };
+/// What the clocks showed within [`one_moment`]; none of them is read before it is asked for.
+struct Held {
+    holds: Cell<bool>,
+    /// Nanoseconds since [`ORIGIN`], or [`UNREAD`].
+    nanos: Cell<u64>,
+    unix_millis: Cell<u64>,
 }
 
-/// What the clocks showed within [`one_moment`]; none of them is read before it is asked for.
-#[derive(Clone, Copy, Default)]
-struct Moment {
-    now: Option<Instant>,
-    unix_millis: Option<u64>,
+const UNREAD: u64 = u64::MAX;
+
+thread_local! {
+    static HELD: Held =
+        const { Held { holds: Cell::new(false), nanos: Cell::new(UNREAD), unix_millis: Cell::new(UNREAD) } };
 }
+
+/// What all monotonic clocks of the process count from.
+#[expect(clippy::disallowed_methods, reason = "this is the clock module")]
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Runs something short for which no time passes: each clock is read once at most, however often it is asked. A request
 /// asks some twenty times. What must not be late asks [`Monotonic::elapsed_now`].
@@ -22,70 +31,85 @@ pub fn one_moment<T>(work: impl FnOnce() -> T) -> T {
     struct Release;
     impl Drop for Release {
         fn drop(&mut self) {
-            HELD.set(None);
+            HELD.with(|held| held.holds.set(false));
         }
     }
-    HELD.set(Some(Moment::default()));
+    HELD.with(|held| {
+        held.holds.set(true);
+        held.nanos.set(UNREAD);
+        held.unix_millis.set(UNREAD);
+    });
     let _release = Release;
     work()
 }
 
-/// The field of the moment that holds, read from its clock the first time.
-fn held<T: Copy>(field: fn(&mut Moment) -> &mut Option<T>, read: impl FnOnce() -> T) -> T {
-    let Some(mut moment) = HELD.get() else { return read() };
-    let value = *field(&mut moment).get_or_insert_with(read);
-    HELD.set(Some(moment));
-    value
+/// What the moment that holds has in that place, read from its clock the first time.
+fn held(place: fn(&Held) -> &Cell<u64>, read: fn() -> u64) -> u64 {
+    HELD.with(|held| {
+        let place = place(held);
+        if held.holds.get() && place.get() != UNREAD {
+            return place.get();
+        }
+        let value = read();
+        place.set(value);
+        value
+    })
+}
+
+fn nanos() -> u64 {
+    u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(UNREAD - 1)
 }
 
 /// Milliseconds since 1970 by the wall clock, 0 where it stands before that. It may jump: for expiry and ids only.
-#[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub fn now_unix_millis() -> u64 {
-    held(
-        |moment| &mut moment.unix_millis,
-        || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-        },
-    )
+    held(|held| &held.unix_millis, unix_millis)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock module")]
+fn unix_millis() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(UNREAD - 1))
 }
 
 /// A clock that never goes back, counting from where it was started. Copies of one agree with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic {
-    start: Instant,
+    /// Nanoseconds since [`ORIGIN`].
+    start: u64,
 }
 
 impl Monotonic {
-    #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
     pub fn start() -> Self {
-        Self { start: Instant::now() }
+        Self { start: nanos() }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
     pub fn elapsed(&self) -> Duration {
-        held(|moment| &mut moment.now, Instant::now).saturating_duration_since(self.start)
+        Duration::from_nanos(self.nanos())
+    }
+
+    fn nanos(&self) -> u64 {
+        held(|held| &held.nanos, nanos).saturating_sub(self.start)
     }
 
     /// As [`Self::elapsed`], read now whatever moment holds: the process may have stood still since.
     pub fn elapsed_now(&self) -> Duration {
-        self.start.elapsed()
+        Duration::from_nanos(nanos().saturating_sub(self.start))
     }
 
     /// Milliseconds since the start.
     pub fn millis(&self) -> u64 {
-        u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.nanos() / 1_000_000
     }
 
     /// Microseconds since the start.
     pub fn micros(&self) -> u64 {
-        u64::try_from(self.elapsed().as_micros()).unwrap_or(u64::MAX)
+        self.nanos() / 1_000
     }
 
     /// The instant at which this clock shows that many milliseconds, for `tokio::time::sleep_until`.
     pub fn at_millis(&self, millis: u64) -> Instant {
-        self.start + Duration::from_millis(millis)
+        *ORIGIN + Duration::from_nanos(self.start) + Duration::from_millis(millis)
     }
 }
 
@@ -109,7 +133,7 @@ mod tests {
         assert_eq!(first, second);
         assert!(clock.elapsed() > first);
         let caught = std::panic::catch_unwind(|| one_moment(|| std::panic::resume_unwind(Box::new(()))));
-        assert!(caught.is_err() && HELD.get().is_none());
+        assert!(caught.is_err() && !HELD.with(|held| held.holds.get()));
     }
 
     #[test]

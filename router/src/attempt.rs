@@ -9,7 +9,7 @@ use std::time::Duration;
 use bulkhead_process::Monotonic;
 use bulkhead_protocol::{Reason, fields};
 use http::StatusCode;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::edge::{AttemptError, Connection, Message, Outgoing, UpstreamHead};
 use crate::late;
@@ -38,24 +38,28 @@ pub(crate) struct Lease {
     pub(crate) counts: Rc<CellMetrics>,
     /// The memory of what is on its way to the pod, and what else lasts as long as the answer.
     room: Rc<Room>,
-    holds: Option<Holds>,
-    /// Told when the answer breaks off.
-    broken: Option<PathMetrics>,
+    passed_on: Option<Box<PassedOn>>,
+}
+
+/// What goes with an answer that is the client's already.
+struct PassedOn {
+    _holds: Holds,
+    /// Told when it breaks off.
+    metrics: PathMetrics,
 }
 
 impl Lease {
     /// From here on the answer is the client's: what the request holds is held until it ends.
     pub(crate) fn hold(&mut self, holds: Holds, metrics: &PathMetrics) {
-        self.holds = Some(holds);
-        self.broken = Some(metrics.clone());
+        self.passed_on = Some(Box::new(PassedOn { _holds: holds, metrics: metrics.clone() }));
     }
 
     /// The answer ended; a connection whose answer was read whole can be used again.
     pub(crate) fn finish(mut self, whole: bool) {
         if whole {
             self.release();
-        } else if let Some(metrics) = &self.broken {
-            metrics.broken_answer(&self.cell.name);
+        } else if let Some(passed_on) = &self.passed_on {
+            passed_on.metrics.broken_answer(&self.cell.name);
         }
     }
 
@@ -145,8 +149,7 @@ pub(crate) async fn attempt(
         clock,
         counts: Rc::clone(&cell.counts),
         room: Rc::clone(terms.room),
-        holds: None,
-        broken: None,
+        passed_on: None,
     };
     let until = clock.elapsed() + terms.limit;
     let mut body = body;
@@ -173,7 +176,7 @@ pub(crate) async fn attempt(
         let given_up = tokio::select! {
             biased;
             heard = &mut sent => Ok(heard),
-            reason = asked_back(pool, terms.may_leave) => Err(reason),
+            reason = asked_back(worker, pool, terms.may_leave) => Err(reason),
             () = worker.timers().sleep(left) => Err(Reason::Timeout),
         };
         let heard = match given_up {
@@ -213,13 +216,13 @@ fn unknown(cell: &LocalCell, reason: Reason, error: &AttemptError) -> Failed {
 }
 
 /// Comes back when the attempt is asked back and may be given up. Whether it may can change: another cell comes in.
-async fn asked_back(pool: &Pool, may_leave: &dyn Fn(Reason) -> bool) -> Reason {
+async fn asked_back(worker: &Worker, pool: &Pool, may_leave: &dyn Fn(Reason) -> bool) -> Reason {
     loop {
         let reason = pool.recalled().await;
         if may_leave(reason) {
             return reason;
         }
-        sleep(ASK_AGAIN).await;
+        worker.timers().sleep(ASK_AGAIN).await;
     }
 }
 

@@ -61,9 +61,10 @@ impl Rules {
         if keeps_family && keeps_rfc7239 {
             return;
         }
-        fields.retain(|_, name, _| {
-            (keeps_family || !begins_with(name, FAMILY))
-                && (keeps_rfc7239 || !name.eq_ignore_ascii_case(FORWARDED.as_bytes()))
+        fields.retain(|_, name, _| match name.first().map(u8::to_ascii_lowercase) {
+            Some(b'x') => keeps_family || !begins_with(name, FAMILY),
+            Some(b'f') => keeps_rfc7239 || !name.eq_ignore_ascii_case(FORWARDED.as_bytes()),
+            _ => true,
         });
     }
 

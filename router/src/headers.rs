@@ -64,7 +64,8 @@ fn named_by_connection(fields: &Fields) -> Vec<Vec<u8>> {
 /// A client, a service and whoever writes trailers say nothing by these.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     let prefix = names::PREFIX.as_bytes();
-    name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
+    let begins = name.first().is_some_and(|first| first.eq_ignore_ascii_case(&prefix[0]));
+    begins && name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix))
 }
 
 /// One attempt, as the cell is told of it.

@@ -84,6 +84,8 @@ impl Settings {
 pub(crate) struct Listener {
     name: String,
     settings: ArcSwap<Settings>,
+    /// Requests under way at most, by its settings.
+    room: AtomicU32,
     connections: AtomicU32,
     in_flight: AtomicU32,
 }
@@ -92,6 +94,7 @@ impl Listener {
     pub(crate) fn new(name: &str, settings: Settings) -> Arc<Self> {
         Arc::new(Self {
             name: name.to_owned(),
+            room: AtomicU32::new(settings.in_flight),
             settings: ArcSwap::from_pointee(settings),
             connections: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
@@ -108,6 +111,7 @@ impl Listener {
 
     pub(crate) fn set(&self, settings: Settings) {
         if **self.settings.load() != settings {
+            self.room.store(settings.in_flight, Ordering::Relaxed);
             self.settings.store(Arc::new(settings));
         }
     }
@@ -122,7 +126,7 @@ impl Listener {
 
     /// How many requests a cell may have under way before it takes no more of this listener's.
     pub(crate) fn most_in_one_cell(&self, another_serves: impl FnOnce() -> bool) -> u32 {
-        most_in_one_cell(self.settings.load().in_flight, self.in_flight(), another_serves)
+        most_in_one_cell(self.room.load(Ordering::Relaxed), self.in_flight(), another_serves)
     }
 
     /// Room for one more connection, given back when the permit goes.

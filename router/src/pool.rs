@@ -2,11 +2,12 @@
 
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bulkhead_process::Connector;
 use bulkhead_protocol::Reason;
-use tokio::sync::Notify;
 
 use crate::edge::Connection;
 use crate::live::PodLive;
@@ -60,7 +61,6 @@ pub(crate) struct Pool {
     in_flight: Cell<u32>,
     /// Why what is under way there should go on elsewhere, as far as it can.
     recalled: Cell<Option<Reason>>,
-    recall: Notify,
 }
 
 impl Pool {
@@ -71,7 +71,6 @@ impl Pool {
             idle: Idle::default(),
             in_flight: Cell::new(0),
             recalled: Cell::new(None),
-            recall: Notify::new(),
         }
     }
 
@@ -94,22 +93,15 @@ impl Pool {
         self.idle.sweep(now_ms.saturating_sub(IDLE_MS));
     }
 
-    /// Asks for what is under way there, or no longer.
-    pub(crate) fn set_recalled(&self, reason: Option<Reason>) {
-        if self.recalled.replace(reason).is_none() && reason.is_some() {
-            self.recall.notify_waiters();
-        }
+    /// Asks for what is under way there, or no longer. Whether it was not asked for before: see [`Self::recalled`].
+    pub(crate) fn set_recalled(&self, reason: Option<Reason>) -> bool {
+        self.recalled.replace(reason).is_none() && reason.is_some()
     }
 
-    /// Comes back once the pod's attempts are to go on elsewhere.
+    /// Comes back once the pod's attempts are to go on elsewhere. Each of them waits for its deadline too, so that
+    /// [`crate::timers::Timers::stir`] wakes it to look again.
     pub(crate) async fn recalled(&self) -> Reason {
-        loop {
-            let asked = self.recall.notified();
-            if let Some(reason) = self.recalled.get() {
-                return reason;
-            }
-            asked.await;
-        }
+        poll_fn(|_| self.recalled.get().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

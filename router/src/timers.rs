@@ -61,6 +61,11 @@ impl Timers {
         self.soonest.set(soonest);
     }
 
+    /// Wakes all that wait, to look at what else they wait for.
+    pub(crate) fn stir(&self) {
+        self.set.borrow().iter().filter_map(|(_, timer)| timer.waker.as_ref()).for_each(Waker::wake_by_ref);
+    }
+
     /// Comes back after that time, or up to a millisecond later.
     pub(crate) fn sleep(self: &Rc<Self>, time: Duration) -> Sleep {
         Sleep { timers: Rc::clone(self), due: self.clock.elapsed().saturating_add(time), place: None }
@@ -80,7 +85,8 @@ impl Timers {
     }
 
     fn set(&self, due: Duration) -> usize {
-        let due_ms = u64::try_from(due.as_micros().div_ceil(1000)).unwrap_or(u64::MAX - 1);
+        let part = u64::from(due.subsec_nanos().div_ceil(1_000_000));
+        let due_ms = due.as_secs().saturating_mul(1_000).saturating_add(part).min(u64::MAX - 1);
         if due_ms < self.soonest.get() {
             self.soonest.set(due_ms);
             self.sooner.notify_one();

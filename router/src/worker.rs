@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 use bulkhead_crds::cell::CellState;
 use bulkhead_ledger::Ledger;
 use bulkhead_process::{Monotonic, clock};
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
 /// One thread's own.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     table: RefCell<Rc<LocalTable>>,
     pools: RefCell<HashMap<Pod, Rc<Pool>>>,
     /// Those of which something is under way although there is another in their place.
@@ -117,11 +118,13 @@ impl LocalTable {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let newest = RefCell::new(Cache::new(Arc::clone(&shared.current)));
         let table = LocalTable::new(shared.current.load_full());
         let egress = EgressPools::new(shared.clock, shared.metrics.egress.clone());
         let timers = Timers::new(shared.clock);
         Self {
             shared,
+            newest,
             table: RefCell::new(table),
             pools: RefCell::default(),
             former: RefCell::default(),
@@ -206,16 +209,17 @@ impl Worker {
 
     /// The newest table.
     pub(crate) fn table(&self) -> Rc<LocalTable> {
-        let newest = self.shared.current.load();
+        let mut newest = self.newest.borrow_mut();
+        let newest = newest.load();
         let mut table = self.table.borrow_mut();
-        if !Arc::ptr_eq(&newest, &table.snapshot) {
-            *table = LocalTable::new(Arc::clone(&newest));
+        if !Arc::ptr_eq(newest, &table.snapshot) {
+            *table = LocalTable::new(Arc::clone(newest));
         }
         Rc::clone(&table)
     }
 
     pub(crate) fn is_newest(&self, table: &LocalTable) -> bool {
-        Arc::ptr_eq(&self.shared.current.load(), &table.snapshot)
+        Arc::ptr_eq(self.newest.borrow_mut().load(), &table.snapshot)
     }
 
     /// What this thread keeps for a cell of that table.
@@ -282,8 +286,12 @@ impl Worker {
             let reason = disabled.then_some(Reason::CellDisabled);
             there.extend(table.snapshot.pods(index).iter().map(|pod| (pod.at, reason)));
         }
+        let mut asks = false;
         for pool in self.pools.borrow().values().chain(&*self.former.borrow()) {
-            pool.set_recalled(there.get(&pool.pod.at).copied().unwrap_or(Some(Reason::PodGone)));
+            asks |= pool.set_recalled(there.get(&pool.pod.at).copied().unwrap_or(Some(Reason::PodGone)));
+        }
+        if asks {
+            self.timers.stir();
         }
     }
 
