@@ -71,7 +71,7 @@ pub(crate) fn has_no_body(status: StatusCode, method: &Method) -> bool {
 }
 
 /// The length that the fields give, and whether they do so more than once.
-fn length(fields: &Fields) -> Result<Option<(u64, bool)>, Error> {
+pub(crate) fn length(fields: &Fields) -> Result<Option<(u64, bool)>, Error> {
     let mut found = None;
     for value in fields.all_known(Known::ContentLength).flat_map(|value| value.split(|byte| *byte == b',')) {
         let length = number(value.trim_ascii())?;

@@ -7,6 +7,7 @@
 mod answer;
 mod body;
 mod chunked;
+mod downgrade;
 mod error;
 mod fields;
 mod framing;
@@ -17,6 +18,7 @@ mod write;
 
 pub use answer::{Answer, AnswerReader};
 pub use body::{Decoder, Piece};
+pub use downgrade::{Downgraded, Malformed, downgrade};
 pub use error::Error;
 pub use fields::{Fields, has_token};
 pub use framing::{Framing, keeps_alive};

@@ -117,7 +117,7 @@ pub fn check_host(fields: &Fields, http10: bool) -> Result<(), Error> {
 }
 
 /// Characters of a name or an address with its port (RFC 3986, section 3.2.2).
-fn is_of_host(byte: &u8) -> bool {
+pub(crate) fn is_of_host(byte: &u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b':' | b'_' | b'~' | b'%')
         || matches!(byte, b'!' | b'$' | b'&'..=b'+' | b';' | b'=' | b'[' | b']')
 }
