@@ -196,7 +196,11 @@ pub struct Limits {
     /// Requests under way on this listener of one router process. While another cell serves, none has more than half of these.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub in_flight: u32,
-    /// Bytes of a request's head.
+    /// Requests under way on one connection in HTTP/2. A client that opens more has them refused (REFUSED_STREAM), so that it
+    /// may send them again.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub streams: u32,
+    /// Bytes of a request's head; in HTTP/2 with 32 more for each field (RFC 9113, section 6.5.2).
     #[schemars(range(min = 1024, max = 1_048_576))]
     pub header_bytes: u32,
     /// Bytes of request bodies held at the same time by one router process. They take up to a third more of its memory, and
@@ -216,6 +220,7 @@ impl Default for Limits {
         Self {
             connections: 20_000,
             in_flight: 10_000,
+            streams: 100,
             header_bytes: 65_536,
             buffer_total: "256Mi".to_owned(),
             header_timeout: Duration::from_secs(10),

@@ -15,8 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Interval, timeout};
 
-use crate::answer::{problem, unreadable};
-use crate::edge::{Kick, Phase, Watch, last_answer, serve_connection};
+use crate::answer::{malformed, problem, unreadable};
+use crate::edge::{Allowed, Beginning, Kick, Phase, Watch, last_answer, serve_connection, serve_http2};
 use crate::front::{self, Client, Stream, Unfit};
 use crate::listener::{Listener, Settings};
 use crate::message::Answer;
@@ -240,7 +240,7 @@ impl Doors {
         stream: Stream,
         client: Client,
     ) {
-        let header_bytes = listener.settings().header_bytes;
+        let (header_bytes, allowed) = allowed(&listener.settings());
         let metrics = self.worker.metrics().clone();
         let refuse = move |error| unreadable(&metrics, error);
         let (peer, client) = (client.address, Rc::new(client));
@@ -248,7 +248,17 @@ impl Doors {
             let (doors, listener, client) = (Rc::clone(self), Arc::clone(listener), Rc::clone(&client));
             async move { serve(&doors.worker, &listener, &client, request).await }
         };
-        serve_connection(stream, peer, header_bytes, watch, refuse, serve).await;
+        let http2 = if stream.agreed_on_http2() {
+            Some(Beginning::of(stream))
+        } else {
+            serve_connection(stream, peer, header_bytes, Rc::clone(&watch), refuse, &serve).await
+        };
+        if let Some(begun) = http2 {
+            let refuse = |error| malformed(self.worker.metrics(), error);
+            let blame = |fault| self.worker.metrics().http2_fault(listener.name(), fault);
+            // In a place of its own, so that connections in HTTP/1.1 do not carry its room about.
+            Box::pin(serve_http2(begun, allowed, watch, refuse, blame, &serve)).await;
+        }
         self.connections.borrow_mut().remove(&id);
         self.ended.notify_one();
     }
@@ -289,6 +299,12 @@ impl Doors {
         }
         self.worker.orphans().grown().await;
     }
+}
+
+/// Bytes of a head, and what a connection in HTTP/2 may have.
+fn allowed(settings: &Settings) -> (u32, Allowed) {
+    let Settings { streams, header_bytes, idle_timeout, .. } = *settings;
+    (header_bytes, Allowed { streams, header_bytes, idle_timeout })
 }
 
 /// Refuses a connection with a reason. What the client has sent is read and forgotten, as far as it is there: closing a

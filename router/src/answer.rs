@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_http1::{Error, Fields};
+use bulkhead_http1::{Error, Fields, Malformed};
 use bulkhead_protocol::{Problem, Reason, TransactionId, fields as names};
 use bulkhead_routing::Refusal;
 use bulkhead_routing::table::{Rule, RuleId};
@@ -157,6 +157,13 @@ pub(crate) fn refused(worker: &Worker, settings: &Settings, life: &Life, refusal
 
 /// A problem document for a head that could not be read, so that there is no request to speak of.
 pub(crate) fn unreadable(metrics: &PathMetrics, error: Error) -> Answer {
+    let reason = if error.is_too_large() { Reason::HeadTooLarge } else { Reason::Malformed };
+    metrics.refused("", reason);
+    problem(reason, &format!("{error} ({})", error.rule()), None)
+}
+
+/// As [`unreadable`], for a head in HTTP/2.
+pub(crate) fn malformed(metrics: &PathMetrics, error: Malformed) -> Answer {
     let reason = if error.is_too_large() { Reason::HeadTooLarge } else { Reason::Malformed };
     metrics.refused("", reason);
     problem(reason, &format!("{error} ({})", error.rule()), None)

@@ -34,6 +34,8 @@ pub(crate) struct Settings {
     connections: u32,
     in_flight: u32,
     pub(crate) header_bytes: u32,
+    /// Requests under way on one connection in HTTP/2.
+    pub(crate) streams: u32,
     buffer_total: u64,
     pub(crate) header_timeout: Duration,
     pub(crate) body_timeout: Duration,
@@ -50,6 +52,7 @@ impl Settings {
             connections: limits.connections,
             in_flight: limits.in_flight,
             header_bytes: limits.header_bytes,
+            streams: limits.streams,
             // The schema lets in sizes alone, of which some are too large for a number.
             buffer_total: bytes(&limits.buffer_total).unwrap_or(u64::MAX),
             header_timeout: limits.header_timeout.get(),

@@ -12,6 +12,7 @@ use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
 };
 
+use crate::edge::Fault;
 use crate::egress::EgressMetrics;
 use crate::evidence::Tally;
 use crate::source::Freshness;
@@ -32,6 +33,7 @@ pub(crate) struct PathMetrics {
     broken_answers: IntCounterVec,
     late: IntCounterVec,
     unfit: IntCounterVec,
+    http2_faults: IntCounterVec,
     pub(crate) egress: EgressMetrics,
 }
 
@@ -84,6 +86,12 @@ impl PathMetrics {
             "Connections that did not come to HTTP by why: NoProxyHeader, BadProxyHeader, NotTls, HandshakeFailed, Closed or Late.",
             &["listener", "reason"],
         )?;
+        let http2_faults = counters(
+            registry,
+            "bulkhead_router_http2_faults_total",
+            "HTTP/2 connections that the router ended by their clients' fault, by why: RapidReset, ControlFlood, Excess or Malformed; and answers that it gave up since their clients took nothing of them: SlowReader.",
+            &["listener", "reason"],
+        )?;
         let seconds = HistogramVec::new(
             HistogramOpts::new(
                 "bulkhead_router_request_seconds",
@@ -94,7 +102,7 @@ impl PathMetrics {
         )?;
         registry.register(Box::new(seconds.clone()))?;
         let egress = EgressMetrics::register(registry)?;
-        Ok(Self { requests, attempts, seconds, broken_answers, late, unfit, egress })
+        Ok(Self { requests, attempts, seconds, broken_answers, late, unfit, http2_faults, egress })
     }
 
     /// A request that the router answered itself.
@@ -105,6 +113,11 @@ impl PathMetrics {
     /// A connection that ended before HTTP.
     pub(crate) fn unfit(&self, listener: &str, reason: &str) {
         self.unfit.with_label_values(&[listener, reason]).inc();
+    }
+
+    /// A fault of a client that speaks HTTP/2.
+    pub(crate) fn http2_fault(&self, listener: &str, fault: Fault) {
+        self.http2_faults.with_label_values(&[listener, fault.as_str()]).inc();
     }
 
     /// An attempt that brought no answer.

@@ -20,7 +20,9 @@ use webpki::EndEntityCert;
 use super::{Identity, Unusable};
 
 /// What may be spoken over a connection, best first (RFC 7301). A client that names none gets HTTP/1.1.
-const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
+const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
+/// The name of HTTP/2 (RFC 9113, section 3.2).
+pub const HTTP2: &[u8] = b"h2";
 
 /// A certificate with its key, and the names that it is for.
 #[derive(Clone, Debug)]

@@ -36,6 +36,11 @@ impl Asked {
         }
     }
 
+    /// In HTTP/2 streams have an end, and trailers, by themselves.
+    pub(super) fn over_http2(head_alone: bool) -> Self {
+        Self { head_alone, http10: false, keeps_alive: true, takes_trailers: true }
+    }
+
     /// A request that could not be read, and after which there is no other.
     pub(super) const UNREADABLE: Self =
         Self { head_alone: false, http10: false, keeps_alive: false, takes_trailers: false };
@@ -43,7 +48,7 @@ impl Asked {
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Nothing,
     Plain,
     Chunked,
@@ -153,7 +158,12 @@ fn trailer_section(with: &Fields) -> Bytes {
 }
 
 /// How the body is written, and the length that the head says.
-fn form(status: StatusCode, fields: &Fields, body: &AnswerBody, asked: Asked) -> (Form, Option<u64>) {
+pub(super) fn form(
+    status: StatusCode,
+    fields: &Fields,
+    body: &AnswerBody,
+    asked: Asked,
+) -> (Form, Option<u64>) {
     if status.is_informational() || status == StatusCode::NO_CONTENT {
         return (Form::Nothing, None);
     }

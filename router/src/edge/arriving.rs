@@ -50,17 +50,17 @@ impl ClientSide {
     }
 
     /// The body of the request whose head was read just now.
-    pub(super) fn begin(self: &Rc<Self>, framing: Framing, expects_continue: bool) -> Arriving {
+    pub(super) fn begin(self: &Rc<Self>, framing: Framing, expects_continue: bool) -> Http1Body {
         let interim = if expects_continue { CONTINUE } else { &[] };
         *self.body.borrow_mut() = Reading { decoder: Decoder::new(framing), interim, broken: false };
-        Arriving(Rc::clone(self))
+        Http1Body(Rc::clone(self))
     }
 
     /// What is left of a body that whoever asked for it has let go.
-    pub(super) fn resume(self: &Rc<Self>) -> Arriving {
+    pub(super) fn resume(self: &Rc<Self>) -> Http1Body {
         // Too late to ask for it.
         self.body.borrow_mut().interim = &[];
-        Arriving(Rc::clone(self))
+        Http1Body(Rc::clone(self))
     }
 
     pub(super) fn read(&self) -> Read {
@@ -93,7 +93,7 @@ impl ClientSide {
 }
 
 /// A body that is still arriving. Dropped before its end, the rest is left to the connection.
-pub(crate) struct Arriving(Rc<ClientSide>);
+pub(crate) struct Http1Body(Rc<ClientSide>);
 
 /// Why a body stopped before its end: the sender is gone, or what it sent is no HTTP.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,7 @@ pub(crate) enum Unreadable {
     Malformed(#[from] Error),
 }
 
-impl Arriving {
+impl Http1Body {
     /// Bytes that will come, where the sender said so. 0 is no body.
     pub(crate) fn declared(&self) -> Option<u64> {
         self.0.body.borrow().decoder.left()

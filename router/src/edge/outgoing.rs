@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arriving::Arriving;
+use super::request_body::Arriving;
 
 pub(crate) enum Outgoing {
     /// Held whole: it can be sent again.

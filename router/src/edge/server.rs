@@ -1,6 +1,7 @@
 //! One connection of a client from its first byte to its last: requests are read one after the other, each is answered before
 //! the next, and what ends the connection ends it here. Limits and time-outs of connections are kept here, requests' are not.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -15,19 +16,21 @@ use tokio::time::timeout;
 
 use super::answering::{Asked, Writing};
 use super::arriving::{ClientSide, Read};
+use super::h2::{self, Beginning};
+use super::request_body::Arriving;
 use super::upgrade::{self, Afterwards, Upgrade};
 use super::watch::{Kick, Phase, Watch};
-use super::wire::Tap;
+use super::wire::{Tap, discard};
 use crate::front::Stream;
 use crate::message::{Answer, Head, Request};
 
 /// Bytes of a body that nobody wanted, which are read so that the connection can be used again or the client gets to see why
 /// not, and for how long: closing on unread bytes would reset the connection, and the answer with it.
-const LINGER_BYTES: usize = 1024 * 1024;
-const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER_BYTES: usize = 1024 * 1024;
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves one connection until either side ends it, whether in HTTP or after it has left it. `refuse` says what a client
-/// is told whose request cannot be read.
+/// is told whose request cannot be read. Gives back one in the clear that begins with HTTP/2.
 pub(crate) async fn serve_connection<F, Fut>(
     stream: Stream,
     peer: IpAddr,
@@ -35,13 +38,21 @@ pub(crate) async fn serve_connection<F, Fut>(
     watch: Rc<Watch>,
     refuse: impl Fn(Error) -> Answer,
     serve: F,
-) where
+) -> Option<Beginning>
+where
     F: Fn(Request) -> Fut,
     Fut: Future<Output = Answer>,
 {
     let limit = usize::try_from(header_bytes).unwrap_or(usize::MAX);
-    let talk =
-        Conversation { side: Rc::new(ClientSide::new(stream)), peer, limit, watch: &watch, refuse, serve };
+    let talk = Conversation {
+        side: Rc::new(ClientSide::new(stream)),
+        peer,
+        limit,
+        watch: &watch,
+        begins_http2: Cell::new(false),
+        refuse,
+        serve,
+    };
     let mut talking = pin!(talk.run());
     poll_fn(|context| {
         watch.attend(context);
@@ -51,6 +62,7 @@ pub(crate) async fn serve_connection<F, Fut>(
         }
     })
     .await;
+    talk.begins_http2.get().then(|| Beginning(Rc::clone(&talk.side.wire)))
 }
 
 struct Conversation<'a, R, F> {
@@ -59,6 +71,7 @@ struct Conversation<'a, R, F> {
     /// Bytes of a head.
     limit: usize,
     watch: &'a Watch,
+    begins_http2: Cell<bool>,
     refuse: R,
     serve: F,
 }
@@ -72,10 +85,12 @@ where
     async fn run(&self) {
         let mut reader = RequestReader::default();
         let afterwards = Afterwards::default();
+        let mut is_first = true;
         loop {
             let request = match poll_fn(|context| self.poll_request(&mut reader, context)).await {
                 Ok(Some(request)) => request,
                 Ok(None) => return,
+                Err(_) if is_first && self.has_preface() => return self.begins_http2.set(true),
                 Err(error) => {
                     tracing::debug!(%error, peer = %self.peer, "a client's connection ended with an error");
                     let _ = self.answer((self.refuse)(error), Asked::UNREADABLE, true).await;
@@ -100,7 +115,14 @@ where
                 return self.linger(self.side.read() == Read::Whole).await;
             }
             self.watch.enter(Phase::Idle);
+            is_first = false;
         }
+    }
+
+    /// Whether the client knows that HTTP/2 is spoken here without having asked (RFC 9113, section 3.3). Over TLS it asks.
+    fn has_preface(&self) -> bool {
+        let wire = self.side.wire.borrow();
+        matches!(wire.stream, Stream::Plain(_)) && h2::is_preface(&wire.inbound)
     }
 
     /// The next request; none when the connection is over.
@@ -132,7 +154,7 @@ where
 
     fn taken(&self, request: bulkhead_http1::Request, afterwards: &Afterwards) -> Request {
         let upgrade = upgrade::is_asked(&request).then(|| Upgrade::new(&self.side.wire, afterwards));
-        let body = self.side.begin(request.framing, request.expects_continue);
+        let body = Arriving::Http1(self.side.begin(request.framing, request.expects_continue));
         let bulkhead_http1::Request { method, target, fields, http10, .. } = request;
         Request { head: Head { method, target, fields, http10 }, body, upgrade }
     }
@@ -176,24 +198,9 @@ where
         let mut tap = Tap(Rc::clone(&self.side.wire));
         let _ = timeout(LINGER, async {
             if tap.shutdown().await.is_ok() && !is_read {
-                self.discard().await;
+                discard(&self.side.wire, LINGER_BYTES).await;
             }
         })
         .await;
-    }
-
-    async fn discard(&self) {
-        let mut left = LINGER_BYTES;
-        while left > 0 {
-            let filled = poll_fn(|context| {
-                let wire = &mut *self.side.wire.borrow_mut();
-                wire.inbound.clear();
-                wire.poll_fill(context)
-            });
-            match filled.await {
-                Ok(bytes @ 1..) => left = left.saturating_sub(bytes),
-                Ok(0) | Err(_) => return,
-            }
-        }
     }
 }

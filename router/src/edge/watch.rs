@@ -59,6 +59,15 @@ impl Watch {
         self.blocked_since.get().map_or(0, |since| self.now.get().saturating_sub(since))
     }
 
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked_since.get().is_some()
+    }
+
+    /// The worker's time in milliseconds.
+    pub(super) fn now(&self) -> u64 {
+        self.now.get()
+    }
+
     pub(crate) fn kick(&self, kick: Kick) {
         self.kick.set(self.kick.get().max(kick));
         if let Some(task) = self.task.borrow_mut().take() {

@@ -2,7 +2,7 @@
 //! for connections that leave HTTP.
 
 use std::cell::RefCell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -44,6 +44,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub(super) fn rest(&mut self) {
         if self.inbound.is_empty() && self.inbound.capacity() > 0 {
             buffers::give_inbound(std::mem::take(&mut self.inbound));
+        }
+    }
+}
+
+/// Reads to the end what nobody wants, up to `limit` bytes.
+pub(super) async fn discard<S: AsyncRead + AsyncWrite + Unpin>(wire: &RefCell<Wire<S>>, limit: usize) {
+    let mut left = limit;
+    while left > 0 {
+        let filled = poll_fn(|context| {
+            let wire = &mut *wire.borrow_mut();
+            wire.inbound.clear();
+            wire.poll_fill(context)
+        });
+        match filled.await {
+            Ok(bytes @ 1..) => left = left.saturating_sub(bytes),
+            Ok(0) | Err(_) => return,
         }
     }
 }

@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use bulkhead_process::tls::server::HTTP2;
+
 /// Bytes that are read ahead at once, at most: most of a ClientHello.
 const MOST: u64 = 2048;
 
@@ -105,6 +107,16 @@ pub(crate) enum Stream {
     Plain(Prefixed),
     /// Boxed, so that plain connections do not carry its state about.
     Tls(Box<TlsStream<Prefixed>>),
+}
+
+impl Stream {
+    /// Whether HTTP/2 was agreed on in the handshake (ALPN, RFC 7301).
+    pub(crate) fn agreed_on_http2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(HTTP2),
+        }
+    }
 }
 
 impl AsyncRead for Stream {

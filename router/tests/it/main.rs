@@ -11,6 +11,7 @@ mod egress;
 mod evidence;
 mod fake;
 mod health;
+mod http2;
 mod keys;
 mod kubernetes;
 mod ledger;

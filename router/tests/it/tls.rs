@@ -64,13 +64,25 @@ impl Authority {
         version: &'static SupportedProtocolVersion,
         stream: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
+        self.offer(version, &[], stream).await
+    }
+
+    /// As [`Self::speak`], and offers these protocols above it.
+    pub(crate) async fn offer(
+        &self,
+        version: &'static SupportedProtocolVersion,
+        protocols: &[&str],
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("is PEM")).expect("is good");
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[version])
-            .expect("ring has it")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let mut config =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_protocol_versions(&[version])
+                .expect("ring has it")
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         let name = "shop.example".try_into().expect("is a name");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
@@ -106,7 +118,7 @@ pub(crate) struct Scene {
 }
 
 /// One certificate, for shop.example.
-const ONE: &str = "tls: {certificates: [{secret: one}]}";
+pub(crate) const ONE: &str = "tls: {certificates: [{secret: one}]}";
 const CLIENTS: &str = "tls: {certificates: [{secret: one}], clientAuthority: {secret: ca}}";
 const OPTIONAL: &str = "tls: {certificates: [{secret: one}], clientAuthority: {secret: ca, optional: true}}";
 

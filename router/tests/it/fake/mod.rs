@@ -13,6 +13,7 @@ use bulkhead_process::{Monotonic, Port};
 use bulkhead_protocol::health::SILENCE;
 use bulkhead_protocol::{Reason, fields};
 use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -63,6 +64,8 @@ pub(crate) enum Behaviour {
     BreakOff,
     /// Sends three bytes, and behind them a field of its own and one that is none of its business.
     Trailers,
+    /// Sends bytes for as long as somebody takes them.
+    Endless,
     /// Leaves HTTP and sends back what comes.
     Upgrade,
     /// Has messages sent to a destination, and answers when they came back.
@@ -83,6 +86,7 @@ struct Inner {
     seen: Mutex<VecDeque<Seen>>,
     hits: AtomicU64,
     connections: AtomicU64,
+    sent: AtomicU64,
     says: watch::Sender<(bool, String)>,
     mute: AtomicBool,
     capacity: Mutex<Option<u32>>,
@@ -127,6 +131,7 @@ impl FakeCell {
             seen: Mutex::default(),
             hits: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             says: watch::Sender::new((true, "Ready".to_owned())),
             mute: AtomicBool::new(false),
             capacity: Mutex::new(None),
@@ -156,6 +161,11 @@ impl FakeCell {
     /// Connections for transactions so far.
     pub(crate) fn connections(&self) -> u64 {
         self.inner.connections.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that were taken of endless answers.
+    pub(crate) fn sent(&self) -> u64 {
+        self.inner.sent.load(Ordering::SeqCst)
     }
 
     /// Requests since the last call.
@@ -282,6 +292,15 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Lengthy => {
             answer.headers_mut().insert("content-length", "1000".parse().expect("a legal value"));
         }
+        Behaviour::Endless => {
+            let pieces = futures::stream::repeat(Bytes::from_static(&[b'x'; 64 * 1024]));
+            let inner = Arc::clone(inner);
+            let frames = pieces.map(move |piece| {
+                inner.sent.fetch_add(piece.len() as u64, Ordering::SeqCst);
+                Ok::<_, Infallible>(Frame::data(piece))
+            });
+            *answer.body_mut() = BodyExt::boxed(StreamBody::new(frames));
+        }
         Behaviour::Upgrade => {
             *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
             answer.headers_mut().insert("connection", "upgrade".parse().expect("a legal value"));
@@ -310,7 +329,11 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
             answer.headers_mut().insert("content-length", "10".parse().expect("a legal value"));
             // hyper closes a connection whose body ends before its length.
             let part = Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"thr")));
-            *answer.body_mut() = BodyExt::boxed(StreamBody::new(futures::stream::iter([part])));
+            // What waits is sent before the connection is looked at again.
+            let then =
+                futures::stream::once(tokio::task::yield_now().map(|()| Ok(Frame::data(Bytes::new()))));
+            let frames = futures::stream::iter([part]).chain(then);
+            *answer.body_mut() = BodyExt::boxed(StreamBody::new(frames));
         }
         Behaviour::Restart => give_back(&mut answer, 503, Reason::ServiceNotReady.as_str()),
         Behaviour::RestartWithoutEnd => {
