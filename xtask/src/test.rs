@@ -39,6 +39,7 @@ pub fn run(wish: &Wish) -> Result<()> {
         )?;
         deny::check()?;
         cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
+        http2(wish)?;
     }
     match packages::ensure(wish.yes) {
         Ok(()) => {
@@ -57,6 +58,24 @@ pub fn run(wish: &Wish) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Holds a router to HTTP/2 by a program of others, which is built with Go.
+fn http2(wish: &Wish) -> Result<()> {
+    let h2spec = match Tools::h2spec() {
+        Ok(h2spec) => h2spec,
+        Err(reason) if wish.require_cluster => return Err(reason),
+        Err(reason) => {
+            progress::note(&format!("*** HTTP/2 was NOT held to h2spec: {reason:#}"));
+            return Ok(());
+        }
+    };
+    // The whole workspace, so that dependencies keep the features with which the step before built them.
+    let arguments =
+        ["test", "--locked", "--workspace", "--features", "bulkhead-router/h2spec", "--test", "it"];
+    let mut tests = cargo_command(&arguments);
+    tests.args(["--", "http2::spec"]).env("BULKHEAD_H2SPEC", h2spec);
+    progress::step("HTTP/2 by h2spec", || status(&mut tests))
 }
 
 /// Runs the tests that take minutes to hours, on a cluster of their own: see `tests/e2e/soak.rs`.

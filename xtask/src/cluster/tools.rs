@@ -53,6 +53,10 @@ const MODULES: [Module; 5] = [
     },
 ];
 
+/// Holds a router to HTTP/2; no part of a cluster.
+const H2SPEC: Module =
+    Module { folder: "h2spec", packages: &["github.com/summerwind/h2spec/cmd/h2spec"], variables: &[] };
+
 /// Where the built programs are.
 #[derive(Clone, Debug)]
 pub struct Tools {
@@ -74,20 +78,32 @@ impl Tools {
     /// # Errors
     /// When Go is missing or a build fails.
     pub fn ensure() -> Result<Self> {
+        Self::of(&MODULES)
+    }
+
+    /// The program that asks of a router what HTTP/2 asks of a server.
+    ///
+    /// # Errors
+    /// As [`Tools::ensure`].
+    pub fn h2spec() -> Result<PathBuf> {
+        Self::of(&[H2SPEC])?.program("h2spec")
+    }
+
+    fn of(modules: &[Module]) -> Result<Self> {
         let home = cache()?.join("tools");
         fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
         let go = find("go").context(
-            "the cluster's programs are built with Go, and there is no `go` in PATH: install Go 1.26 or later",
+            "programs of others are built with Go, and there is no `go` in PATH: install Go 1.26 or later",
         )?;
         let release = output(&mut command(&go, ["env", "GOVERSION"]))?;
         let _lock = lock(&home.join(".lock"))?;
         let mut folders = Vec::new();
-        for module in MODULES {
+        for module in modules {
             let source = sources().join(module.folder);
             let built = home.join(key(&source, release.trim())?);
             if !built.exists() {
                 let what = format!("building {} (once; kept in {})", module.folder, home.display());
-                progress::step(&what, || build(&go, &module, &source, &built))?;
+                progress::step(&what, || build(&go, module, &source, &built))?;
             }
             folders.push((module.folder, built));
         }
@@ -191,7 +207,7 @@ mod tests {
 
     #[test]
     fn every_module_is_in_the_repository() {
-        for module in MODULES {
+        for module in MODULES.iter().chain([&H2SPEC]) {
             assert!(sources().join(module.folder).join("go.mod").is_file(), "{}", module.folder);
         }
     }

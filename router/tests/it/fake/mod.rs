@@ -40,6 +40,8 @@ static HEALTH: LazyLock<Runtime> = LazyLock::new(|| {
 pub(crate) enum Behaviour {
     /// Sends the body back.
     Echo,
+    /// Sends that text.
+    Say(&'static str),
     /// Sends the body back, and for each second request with status 500.
     FailHalf,
     /// Closes the connection after the request was read, without a byte of an answer.
@@ -282,6 +284,7 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
     answer.headers_mut().insert("x-cell", inner.name.parse().expect("a legal value"));
     match behaviour {
         Behaviour::Echo => {}
+        Behaviour::Say(text) => *answer.body_mut() = Full::new(Bytes::from_static(text.as_bytes())).boxed(),
         Behaviour::FailHalf if number.is_multiple_of(2) => {
             *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         }

@@ -3,6 +3,8 @@
 mod floods;
 mod refusals;
 mod serving;
+#[cfg(feature = "h2spec")]
+mod spec;
 
 use std::net::SocketAddr;
 use std::time::Duration;
