@@ -169,9 +169,10 @@ impl Fields {
     /// Puts a field behind the others. What no field may say is left out: names are tokens, values visible characters,
     /// spaces, tabs and bytes above 127.
     pub fn push(&mut self, name: &str, value: &[u8]) {
-        let is_legal = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 127);
+        // All are looked at, which goes by many at once.
+        let is_illegal = |byte: u8| (byte < b' ' && byte != b'\t') | (byte == 127);
         debug_assert!(!name.is_empty() && !name.contains(':'), "{name:?} is no field's name");
-        if !value.iter().all(is_legal) {
+        if value.iter().fold(false, |found, byte| found | is_illegal(*byte)) {
             return;
         }
         let known = Known::of(name.as_bytes());
@@ -212,7 +213,9 @@ impl Fields {
 
     /// Puts a field in the place of those of its name.
     pub fn set(&mut self, name: &str, value: &[u8]) {
-        self.remove(name);
+        if self.contains(name) {
+            self.remove(name);
+        }
         self.push(name, value);
     }
 

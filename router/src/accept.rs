@@ -16,7 +16,9 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Interval, timeout};
 
 use crate::answer::{malformed, problem, unreadable};
-use crate::edge::{Allowed, Beginning, Kick, Phase, Watch, last_answer, serve_connection, serve_http2};
+use crate::edge::{
+    Allowed, Beginning, Kick, Phase, Watch, end_turns, last_answer, serve_connection, serve_http2,
+};
 use crate::front::{self, Client, Stream, Unfit};
 use crate::listener::{Listener, Settings};
 use crate::message::Answer;
@@ -81,6 +83,7 @@ pub(crate) async fn run(worker: Rc<Worker>, mut commands: mpsc::Receiver<Command
     tokio::task::spawn_local(async move { orphans.orphans().raise().await });
     let timers = Rc::clone(doors.worker.timers());
     tokio::task::spawn_local(async move { timers.run().await });
+    tokio::task::spawn_local(end_turns());
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -384,7 +384,7 @@ impl Transaction {
         };
         head.write(&mut headers);
         let mut message = Message::new(&Method::POST, &self.head.origin());
-        message.field("host", self.head.authority().unwrap_or_default().as_bytes());
+        message.field("host", self.head.host());
         message.fields(&Fields::from(&headers));
         self.mark(&mut message, cell, limit);
         let mut whole = BytesMut::with_capacity(handed.context_bytes.len() + body.len());

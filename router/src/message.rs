@@ -40,11 +40,12 @@ impl Head {
         if sent.starts_with('?') { Cow::Owned(format!("/{sent}")) } else { Cow::Borrowed(sent) }
     }
 
-    /// Host with its port, from an absolute target before the header (RFC 9112, section 3.2.2).
-    pub(crate) fn authority(&self) -> Option<&str> {
+    /// Host with its port, from an absolute target before the header (RFC 9112, section 3.2.2). Empty where the request
+    /// has none.
+    pub(crate) fn host(&self) -> &[u8] {
         match self.target.authority() {
-            Some(authority) => Some(authority.as_str()),
-            None => self.fields.get_known(Known::Host).and_then(|host| std::str::from_utf8(host).ok()),
+            Some(authority) => authority.as_str().as_bytes(),
+            None => self.fields.get_known(Known::Host).unwrap_or_default(),
         }
     }
 }

@@ -54,7 +54,7 @@ async fn handle(
     let (permit, key) = admit(listener, &mut head, settings, client)?;
     headers::clean_request(&mut head.fields, upgrade.is_some());
     // Only now, since what a client names in `connection` was taken off; and before any rule looks at it.
-    let host = head.authority().unwrap_or_default().as_bytes().to_vec();
+    let host = head.host().to_vec();
     let hop = Hop { peer: client.address, secure: client.secure, host: &host };
     settings.forwarded().add(&mut head.fields, hop);
 

@@ -310,7 +310,7 @@ impl Transaction {
     /// What is sent in this attempt.
     pub(crate) fn message(&self, cell: &LocalCell, limit: Duration) -> Message {
         let mut message = Message::new(&self.head.method, &self.head.origin());
-        message.field("host", self.head.authority().unwrap_or_default().as_bytes());
+        message.field("host", self.head.host());
         message.fields(&self.head.fields);
         self.mark(&mut message, cell, limit);
         message

@@ -43,7 +43,7 @@ impl RequestView for View<'_> {
     }
 
     fn host(&self) -> Option<&str> {
-        self.head.authority()
+        std::str::from_utf8(self.head.host()).ok().filter(|host| !host.is_empty())
     }
 
     fn header(&self, lower_case_name: &str) -> Option<&[u8]> {

@@ -15,7 +15,7 @@ use super::date;
 use super::upstream::UpstreamBody;
 use super::watch::{Kick, Watch};
 use super::wire::Out;
-use crate::message::{Answer, AnswerBody, Holds};
+use crate::message::{Answer, AnswerBody};
 
 /// What of a request its answer's form depends on.
 #[derive(Clone, Copy)]
@@ -56,42 +56,41 @@ pub(super) enum Form {
 
 /// An answer on its way out. What the request holds is held until it is written.
 pub(super) struct Writing {
-    out: Out,
     rest: Option<UpstreamBody>,
     form: Form,
     takes_trailers: bool,
     lasts: bool,
-    _holds: Option<Holds>,
+    leaves_http: bool,
 }
 
 impl Writing {
     /// With `ends` the connection ends with it.
-    pub(super) fn new(answer: Answer, asked: Asked, ends: bool) -> Self {
+    pub(super) fn begin(out: &mut Out, answer: Answer, asked: Asked, ends: bool) -> Self {
         let Answer { status, fields, body, close } = answer;
         let mut lasts = asked.keeps_alive && !close && !ends;
-        let mut out = Out::new();
+        *out = Out::new();
         let (form, known) = form(status, &fields, &body, asked);
         // Of unknown length and in one piece, its end is the connection's.
         lasts &= (form, known) != (Form::Plain, None);
         head(&mut out.small, status, &fields, (form, known));
         connection(&mut out.small, status, asked.http10, lasts);
-        let mut writing =
-            Self { out, rest: None, form, takes_trailers: asked.takes_trailers, lasts, _holds: None };
+        let leaves_http = status == StatusCode::SWITCHING_PROTOCOLS;
+        let mut writing = Self { rest: None, form, takes_trailers: asked.takes_trailers, lasts, leaves_http };
         match body {
             AnswerBody::Whole { data, trailers, holds } => {
-                writing._holds = holds;
-                writing.put(&data);
-                writing.end(trailers.as_ref());
+                out.holds = holds;
+                writing.put(out, &data);
+                writing.end(out, trailers.as_ref());
             }
             AnswerBody::Stream { begun, rest } => {
-                writing.put(&begun);
+                writing.put(out, &begun);
                 writing.rest = Some(rest).filter(|_| form != Form::Nothing);
             }
         }
         writing
     }
 
-    /// Whether the connection can be used again, once all of it is written.
+    /// Whether the connection can be used again, once all of it is written or will be at the end of the turn.
     pub(super) fn poll(
         &mut self,
         side: &ClientSide,
@@ -99,53 +98,60 @@ impl Writing {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<bool>> {
         loop {
-            let waits = self.gather(context)?.is_pending();
-            if self.out.is_empty() {
+            let mut wire = side.wire.borrow_mut();
+            let waits = self.gather(&mut wire.out, context)?.is_pending();
+            let lasts = self.lasts && watch.kicked() == Kick::None;
+            if wire.out.is_empty() {
                 if !waits {
-                    self.out.rest();
-                    return Poll::Ready(Ok(self.lasts && watch.kicked() == Kick::None));
+                    wire.out.rest();
+                    return Poll::Ready(Ok(lasts));
                 }
+                drop(wire);
                 ready!(side.poll_gone(context));
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            let polled = self.out.poll_flush(&mut side.wire.borrow_mut().stream, context);
+            let has_all = !waits && self.rest.is_none();
+            if has_all && lasts && !self.leaves_http && wire.post(&side.wire, context) {
+                return Poll::Ready(Ok(true));
+            }
+            let polled = wire.poll_flush(context);
             watch.wrote(&polled);
             ready!(polled)?;
         }
     }
 
     /// Takes what there is of the body, as much as is written at once. Pending where more is waited for.
-    fn gather(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.out.is_full() {
+    fn gather(&mut self, out: &mut Out, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !out.is_full() {
             let Some(rest) = &mut self.rest else { break };
             match ready!(rest.poll_piece(context))? {
-                Piece::Data(data) => self.put(&data),
+                Piece::Data(data) => self.put(out, &data),
                 Piece::End(trailers) => {
                     self.rest = None;
-                    self.end(trailers.as_ref());
+                    self.end(out, trailers.as_ref());
                 }
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    fn put(&mut self, data: &Bytes) {
+    fn put(&self, out: &mut Out, data: &Bytes) {
         match self.form {
             Form::Nothing => {}
             _ if data.is_empty() => {}
-            Form::Plain => self.out.push(data, b""),
+            Form::Plain => out.push(data, b""),
             Form::Chunked => {
-                self.out.small.extend_from_slice(Chunk::of(data.len()).as_bytes());
-                self.out.push(data, b"\r\n");
+                out.small.extend_from_slice(Chunk::of(data.len()).as_bytes());
+                out.push(data, b"\r\n");
             }
         }
     }
 
-    fn end(&mut self, with: Option<&Fields>) {
+    fn end(&self, out: &mut Out, with: Option<&Fields>) {
         if self.form == Form::Chunked {
             match with.filter(|with| self.takes_trailers && !with.is_empty()) {
-                Some(with) => self.out.push(&trailer_section(with), b""),
-                None => self.out.push(&Bytes::from_static(LAST_CHUNK), b""),
+                Some(with) => out.push(&trailer_section(with), b""),
+                None => out.push(&Bytes::from_static(LAST_CHUNK), b""),
             }
         }
     }
@@ -217,8 +223,7 @@ fn connection(out: &mut Vec<u8>, status: StatusCode, http10: bool, lasts: bool) 
 
 /// An answer of ours as bytes, for a connection that ends with it.
 pub(crate) fn last_answer(answer: Answer) -> Vec<u8> {
-    let mut writing = Writing::new(answer, Asked::UNREADABLE, true);
-    let mut bytes = std::mem::take(&mut writing.out.small);
-    bytes.extend_from_slice(&writing.out.large);
-    bytes
+    let mut out = Out::default();
+    Writing::begin(&mut out, answer, Asked::UNREADABLE, true);
+    [&out.small[..], &out.large].concat()
 }

@@ -35,13 +35,15 @@ pub(crate) struct Message {
     pub(crate) method: Method,
     head: Vec<u8>,
     pub(crate) asks_upgrade: bool,
+    /// What was checked before it goes may not get old.
+    pub(crate) goes_at_once: bool,
 }
 
 impl Message {
     pub(crate) fn new(method: &Method, target: &str) -> Self {
         let mut head = buffers::out();
         request_line(&mut head, method, target);
-        Self { method: method.clone(), head, asks_upgrade: false }
+        Self { method: method.clone(), head, asks_upgrade: false, goes_at_once: false }
     }
 
     pub(crate) fn field(&mut self, name: &str, value: &[u8]) {
@@ -86,12 +88,12 @@ enum Phase {
 
 /// One request and its answer.
 struct Exchange {
-    out: Out,
+    /// The request is on its way, or to go out with the turn.
+    is_tried: bool,
     /// What of the body is sent, until it is.
     body: Option<Outgoing>,
     chunked: bool,
-    /// Some of it was handed to the kernel.
-    sent: bool,
+    goes_at_once: bool,
     /// Writing failed, which the answer may have the reason for.
     failed: Option<io::Error>,
     reader: AnswerReader,
@@ -169,7 +171,7 @@ impl Connection {
     /// Only [`AttemptError::Stale`] says that nothing was sent; it gives the body back.
     pub(crate) fn send(&self, message: &Message, body: Outgoing) -> Sending {
         self.0.phase.set(Phase::Busy);
-        self.0.exchange.borrow_mut().begin(message, body);
+        self.0.exchange.borrow_mut().begin(&mut self.0.wire.borrow_mut().out, message, body);
         Sending { upstream: Rc::clone(&self.0), method: message.method.clone(), over: false }
     }
 }
@@ -184,7 +186,8 @@ pub(crate) struct Sending {
 impl Sending {
     /// Whether the whole request is on its way.
     pub(crate) fn is_sent(&self) -> bool {
-        self.upstream.exchange.borrow().body.is_none()
+        let reads_on = matches!(self.upstream.exchange.borrow().body, Some(Outgoing::Rest { .. }));
+        !reads_on && self.upstream.wire.borrow().out.is_empty()
     }
 }
 
@@ -213,8 +216,8 @@ impl Upstream {
     /// The connection is of no more use.
     pub(super) fn end(&self) {
         self.phase.set(Phase::Over);
-        let mut exchange = self.exchange.borrow_mut();
-        (exchange.body, exchange.out) = (None, Out::default());
+        self.exchange.borrow_mut().body = None;
+        self.wire.borrow_mut().out = Out::default();
     }
 
     fn poll_head(
@@ -223,20 +226,28 @@ impl Upstream {
         context: &mut Context<'_>,
     ) -> Poll<Result<UpstreamHead, AttemptError>> {
         let (wire, exchange) = (&mut *self.wire.borrow_mut(), &mut *self.exchange.borrow_mut());
-        // What the other side has closed by now takes nothing more; a write would not say so.
-        let closed = !exchange.sent && wire.poll_fill(context).is_ready();
+        let mut closed = false;
+        if !exchange.is_tried {
+            exchange.is_tried = true;
+            // What the other side has closed by now takes nothing more; a write would not say so.
+            closed = wire.poll_fill(context).is_ready();
+            let may_wait = !exchange.goes_at_once && matches!(exchange.body, Some(Outgoing::Whole(_)));
+            if !closed && may_wait && wire.post(&self.wire, context) {
+                return Poll::Pending;
+            }
+        }
         let sent = if closed {
             Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
         } else {
             exchange.poll_send(wire, context)
         };
         if let Poll::Ready(Err(error)) = sent {
-            if !exchange.sent
+            if !wire.out.is_begun
                 && let Some(body) = exchange.body.take()
             {
                 return Poll::Ready(Err(AttemptError::Stale { body }));
             }
-            exchange.fail(error);
+            exchange.fail(wire, error);
         }
         let answer = loop {
             match exchange.reader.read(&mut wire.inbound, method, MOST_HEAD) {
@@ -266,7 +277,7 @@ impl Upstream {
         let (wire, exchange) = (&mut *self.wire.borrow_mut(), &mut *self.exchange.borrow_mut());
         // The answer may come before all of the request is sent.
         if let Poll::Ready(Err(error)) = exchange.poll_send(wire, context) {
-            exchange.fail(error);
+            exchange.fail(wire, error);
         }
         let piece = loop {
             if let Some(piece) = exchange.decoder.read(&mut wire.inbound).map_err(io::Error::other)? {
@@ -298,9 +309,9 @@ impl Upstream {
         if !exchange.decoder.is_done() || self.phase.get() != Phase::Busy {
             return;
         }
-        let is_clean = wire.inbound.is_empty() && exchange.is_sent() && exchange.failed.is_none();
+        let is_sent = exchange.body.is_none() && wire.out.is_empty();
+        let is_clean = wire.inbound.is_empty() && is_sent && exchange.failed.is_none();
         self.phase.set(if exchange.lasts && is_clean { Phase::Idle } else { Phase::Over });
-        exchange.out.rest();
         exchange.body = None;
     }
 }
@@ -313,10 +324,10 @@ fn is_interim(status: StatusCode) -> bool {
 impl Exchange {
     fn new() -> Self {
         Self {
-            out: Out::default(),
+            is_tried: false,
             body: None,
             chunked: false,
-            sent: false,
+            goes_at_once: false,
             failed: None,
             reader: AnswerReader::default(),
             decoder: Decoder::new(Framing::NONE),
@@ -324,8 +335,8 @@ impl Exchange {
         }
     }
 
-    fn begin(&mut self, message: &Message, body: Outgoing) {
-        let mut out = Out::new();
+    fn begin(&mut self, out: &mut Out, message: &Message, body: Outgoing) {
+        *out = Out::new();
         out.small.extend_from_slice(&message.head);
         let known = body.length();
         match known {
@@ -344,27 +355,26 @@ impl Exchange {
                 out.push(begin, b"\r\n");
             }
         }
-        *self = Self { out, body: Some(body), chunked: known.is_none(), ..Self::new() };
+        *self = Self {
+            body: Some(body),
+            chunked: known.is_none(),
+            goes_at_once: message.goes_at_once,
+            ..Self::new()
+        };
     }
 
-    fn is_sent(&self) -> bool {
-        self.body.is_none() && self.out.is_empty()
-    }
-
-    fn fail(&mut self, error: io::Error) {
+    fn fail(&mut self, wire: &mut Wire<Stream>, error: io::Error) {
         self.failed = Some(error);
-        (self.out, self.body) = (Out::default(), None);
+        (wire.out, self.body) = (Out::default(), None);
     }
 
     /// Sends what can be sent of the request.
     fn poll_send(&mut self, wire: &mut Wire<Stream>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if !self.out.is_empty() {
-                let before = self.out.left();
-                let polled = self.out.poll_flush(&mut wire.stream, context);
-                self.sent |= self.out.left() < before;
-                ready!(polled)?;
+            if wire.is_posted {
+                return Poll::Pending;
             }
+            ready!(wire.poll_flush(context))?;
             match &mut self.body {
                 None => return Poll::Ready(Ok(())),
                 Some(Outgoing::Whole(_)) => self.body = None,
@@ -372,14 +382,14 @@ impl Exchange {
                     let next = ready!(rest.poll_next(context));
                     match (next.transpose().map_err(io::Error::other)?, self.chunked) {
                         (Some(data), true) => {
-                            self.out.small.extend_from_slice(Chunk::of(data.len()).as_bytes());
-                            self.out.push(&data, b"\r\n");
+                            wire.out.small.extend_from_slice(Chunk::of(data.len()).as_bytes());
+                            wire.out.push(&data, b"\r\n");
                         }
-                        (Some(data), false) => self.out.push(&data, b""),
+                        (Some(data), false) => wire.out.push(&data, b""),
                         (None, chunked) => {
                             self.body = None;
                             if chunked {
-                                self.out.small.extend_from_slice(LAST_CHUNK);
+                                wire.out.small.extend_from_slice(LAST_CHUNK);
                             }
                         }
                     }

@@ -132,23 +132,30 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<bulkhead_http1::Request>, Error>> {
         let wire = &mut *self.side.wire.borrow_mut();
+        let mut is_over = false;
         loop {
-            if !wire.inbound.is_empty() {
-                self.watch.bytes_arrived();
+            let hears = !wire.inbound.is_empty();
+            is_over |= self.watch.kicked() == Kick::Graceful && !hears;
+            if hears || is_over || !wire.is_posted {
+                // The answer before goes first.
+                let flushed = wire.poll_flush(context);
+                self.watch.wrote(&flushed);
+                is_over |= ready!(flushed).is_err();
             }
-            if let Some(request) = reader.read(&mut wire.inbound, self.limit)? {
-                return Poll::Ready(Ok(Some(request)));
-            }
-            if self.watch.kicked() == Kick::Graceful && wire.inbound.is_empty() {
+            if is_over {
                 return Poll::Ready(Ok(None));
+            }
+            if hears {
+                self.watch.bytes_arrived();
+                if let Some(request) = reader.read(&mut wire.inbound, self.limit)? {
+                    return Poll::Ready(Ok(Some(request)));
+                }
             }
             let filled = wire.poll_fill(context);
             if filled.is_pending() {
                 wire.rest();
             }
-            if !matches!(ready!(filled), Ok(1..)) {
-                return Poll::Ready(Ok(None));
-            }
+            is_over = !matches!(ready!(filled), Ok(1..));
         }
     }
 
@@ -170,7 +177,8 @@ where
 
     /// Whether the connection can be used again.
     async fn answer(&self, answer: Answer, asked: Asked, ends: bool) -> std::io::Result<bool> {
-        let mut writing = Writing::new(answer, asked, ends || self.watch.kicked() != Kick::None);
+        let ends = ends || self.watch.kicked() != Kick::None;
+        let mut writing = Writing::begin(&mut self.side.wire.borrow_mut().out, answer, asked, ends);
         let written = poll_fn(|context| writing.poll(&self.side, self.watch, context)).await;
         if let Err(error) = &written {
             tracing::debug!(%error, peer = %self.peer, "an answer was not written to its end");

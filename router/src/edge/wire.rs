@@ -6,12 +6,14 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::buffers;
+use super::turn::{self, Flush};
+use crate::message::Holds;
 
 /// Room that a read is worth.
 const LEAST: usize = 1024;
@@ -19,11 +21,25 @@ const LEAST: usize = 1024;
 pub(super) struct Wire<S> {
     pub(super) stream: S,
     pub(super) inbound: BytesMut,
+    pub(super) out: Out,
+    /// What is to go out goes at the end of the turn.
+    pub(super) is_posted: bool,
+    /// Writing failed then.
+    pub(super) failed: Option<io::Error>,
+    /// Who is told when not all went out.
+    task: Option<Waker>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Wire<S> {
     pub(super) fn new(stream: S) -> Rc<RefCell<Self>> {
-        Rc::new(RefCell::new(Self { stream, inbound: BytesMut::new() }))
+        Rc::new(RefCell::new(Self {
+            stream,
+            inbound: BytesMut::new(),
+            out: Out::default(),
+            is_posted: false,
+            failed: None,
+            task: None,
+        }))
     }
 
     /// Reads more, as much as there is room for. 0 is the end.
@@ -40,6 +56,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         poll_read(&mut self.stream, &mut self.inbound, context)
     }
 
+    /// Has what is to go out written at the end of the turn. The task is woken where not all of it goes. False where this
+    /// thread's turns have no end.
+    pub(super) fn post(&mut self, this: &Rc<RefCell<Self>>, context: &Context<'_>) -> bool {
+        let this: Rc<dyn Flush> = Rc::<RefCell<Self>>::clone(this);
+        self.is_posted = turn::at_end(this);
+        if self.is_posted && !self.task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
+            self.task = Some(context.waker().clone());
+        }
+        self.is_posted
+    }
+
+    /// Writes what is to go out.
+    ///
+    /// # Errors
+    /// What the kernel said, now or at the end of a turn.
+    pub(super) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.is_posted = false;
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        if self.out.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.out.poll_flush(&mut self.stream, context))?;
+        self.out.rest();
+        Poll::Ready(Ok(()))
+    }
+
     /// Gives the buffer back while there is nothing in it.
     pub(super) fn rest(&mut self) {
         if self.inbound.is_empty() && self.inbound.capacity() > 0 {
@@ -48,8 +92,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 }
 
+impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Flush for RefCell<Wire<S>> {
+    fn flush(&self) {
+        let wire = &mut *self.borrow_mut();
+        // It was not waited for, and whoever is done with it has taken it back.
+        if !wire.is_posted {
+            return;
+        }
+        let Some(task) = wire.task.clone() else { return };
+        match wire.poll_flush(&mut Context::from_waker(&task)) {
+            Poll::Ready(Ok(())) => return,
+            Poll::Ready(Err(error)) => wire.failed = Some(error),
+            Poll::Pending => {}
+        }
+        task.wake();
+    }
+}
+
 /// Reads to the end what nobody wants, up to `limit` bytes.
-pub(super) async fn discard<S: AsyncRead + AsyncWrite + Unpin>(wire: &RefCell<Wire<S>>, limit: usize) {
+pub(super) async fn discard<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    wire: &RefCell<Wire<S>>,
+    limit: usize,
+) {
     let mut left = limit;
     while left > 0 {
         let filled = poll_fn(|context| {
@@ -81,6 +145,10 @@ pub(super) struct Out {
     written: usize,
     pub(super) large: Bytes,
     tail: &'static [u8],
+    /// Some of it was handed to the kernel.
+    pub(super) is_begun: bool,
+    /// Let go of when it is written.
+    pub(super) holds: Option<Holds>,
 }
 
 /// Pieces that are copied: cheaper up to here than to have the kernel gather them.
@@ -94,11 +162,6 @@ impl Out {
 
     pub(super) fn is_empty(&self) -> bool {
         self.small.is_empty() && self.large.is_empty() && self.tail.is_empty()
-    }
-
-    /// Bytes that wait.
-    pub(super) fn left(&self) -> usize {
-        self.small.len() - self.written + self.large.len() + self.tail.len()
     }
 
     /// Whether more should wait until this is written.
@@ -134,6 +197,7 @@ impl Out {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.is_begun = true;
             self.advance(written);
         }
         // A stream that encrypts may hold bytes back until it is told to write them.
@@ -152,11 +216,12 @@ impl Out {
         }
     }
 
-    /// Gives the buffer back while there is nothing in it.
+    /// Gives back the buffer and what else it holds, once all is written.
     pub(super) fn rest(&mut self) {
-        if self.small.is_empty() && self.small.capacity() > 0 {
+        if self.is_empty() && self.small.capacity() > 0 {
             buffers::give_out(std::mem::take(&mut self.small));
         }
+        self.holds = None;
     }
 }
 

@@ -99,6 +99,7 @@ impl Ready {
 
     async fn exchange(&self, connection: &Counted, message: &Message) -> Result<Returned, Broken> {
         let mut request = edge::Message::new(&message.method, message.path.as_str());
+        request.goes_at_once = true;
         // First, as RFC 9110, section 7.2, would have it.
         let host = message.headers.get(header::HOST).unwrap_or(&self.lane.endpoint.authority);
         request.field("host", host.as_bytes());
