@@ -11,13 +11,13 @@ use bulkhead_process::Port;
 use crate::member::Member;
 use crate::process::{Launch, sibling};
 
-/// Starts one with its files in `folder`, and says where each of its listeners takes requests. Without a number of threads
-/// it has one for each core; without a core of its own it runs on all.
+/// Starts one with its files in `folder`, and says where each of its listeners takes requests. `more` are
+/// further flags; without a core of its own it runs on all.
 pub(crate) fn start<const N: usize>(
     name: &str,
     folder: &Path,
     listeners: [&str; N],
-    threads: Option<u32>,
+    more: &[&str],
     core: Option<usize>,
 ) -> Result<(Member, [SocketAddr; N])> {
     let mut ports = Vec::with_capacity(N + 1);
@@ -36,7 +36,7 @@ pub(crate) fn start<const N: usize>(
         format!("--admin-address={}", ports[N].address),
         format!("--ledger-dir={}", ledger.display()),
     ];
-    flags.extend(threads.map(|threads| format!("--threads={threads}")));
+    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     let listening = listeners.iter().zip(addresses);
     flags.extend(listening.map(|(listener, address)| format!("--listen-port={listener}={}", address.port())));
     let launch = Launch::new(sibling("bulkhead-router")?, flags).on_core(core);

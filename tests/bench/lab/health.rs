@@ -3,8 +3,7 @@
 use bulkhead_protocol::health::BEAT_INTERVAL;
 use bulkhead_protocol::{Beat, HealthLine, Verdict};
 use bytes::BytesMut;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::wire;
 
@@ -14,7 +13,7 @@ const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\
 const READY_FOR_MS: u64 = 1_000_000_000;
 
 /// Says that the cell of that name is ready, until nobody listens.
-pub(crate) async fn health(mut stream: TcpStream, name: String) {
+pub(crate) async fn health(mut stream: impl AsyncRead + AsyncWrite + Unpin, name: String) {
     let verdict = HealthLine::Verdict(Verdict {
         cell: name.clone(),
         pod: name,

@@ -59,7 +59,9 @@ impl<const N: usize> Lab<N> {
         for (name, yaml) in objects {
             router::write(folder.path(), name, yaml)?;
         }
-        let (router, listeners) = router::start("router", folder.path(), listeners, threads, None)?;
+        let threads = threads.map(|threads| format!("--threads={threads}"));
+        let more = Vec::from_iter(threads.as_deref());
+        let (router, listeners) = router::start("router", folder.path(), listeners, &more, None)?;
         let mut lab = Self { cells, router, listeners, _folder: folder };
         for address in lab.listeners {
             ready(&mut lab.router, address, &Request::get("/")).await?;

@@ -23,7 +23,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use bulkhead_process::Port;
 use bulkhead_tests::stall::StallWatch;
-use tokio::net::TcpSocket;
+use rustls::ServerConfig;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::lab::health::health;
 use crate::lab::kernel::allow_files;
@@ -150,7 +152,7 @@ impl Stage {
             if over != Over::Plain && shapes.iter().all(|shape| shape.over != over) {
                 continue;
             }
-            let mut systems = Vec::from_iter(System::ours(over, &place)?);
+            let mut systems = vec![System::ours(over, &place)?];
             for (name, peer) in peers {
                 systems.push(System::peer(name, *peer, over, &place)?);
             }
@@ -231,10 +233,22 @@ fn cells(trust: &Trust) -> Result<(Rig, Serving, Vec<[Port; 2]>)> {
     for (name, tls) in [("a", false), ("b", false), ("a", true), ("b", true)] {
         let pair = Port::free_pair().context("no free ports on loopback")?;
         for_traffic.push((listen(pair[0].address)?, tls.then(|| Arc::clone(&trust.cells))));
-        for_health.push((listen(pair[1].address)?, name.to_owned()));
+        for_health.push((listen(pair[1].address)?, (name.to_owned(), tls.then(|| Arc::clone(&trust.cells)))));
         ports.push(pair);
     }
-    Ok((Rig::start(for_traffic)?, Serving::start("health", for_health, health)?, ports))
+    Ok((Rig::start(for_traffic)?, Serving::start("health", for_health, speak)?, ports))
+}
+
+/// The health of a cell, over TLS where its traffic is.
+async fn speak(stream: TcpStream, (name, tls): (String, Option<Arc<ServerConfig>>)) {
+    match tls {
+        None => health(stream, name).await,
+        Some(tls) => {
+            if let Ok(stream) = TlsAcceptor::from(tls).accept(stream).await {
+                health(stream, name).await;
+            }
+        }
+    }
 }
 
 /// Beside whoever keeps the port.

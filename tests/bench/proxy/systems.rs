@@ -96,23 +96,21 @@ impl Place<'_> {
 }
 
 impl System {
-    /// Our router, with one thread and with all that it does for a rule that restarts transactions. None where it does not
-    /// speak TLS as it would have to.
+    /// Our router, with one thread and with all that it does for a rule that restarts transactions.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(super) fn ours(over: Over, place: &Place<'_>) -> Result<Option<Self>> {
-        let (router, [a, b]) = match over {
-            Over::Plain => (ROUTER, place.cells(over)),
-            Over::Tls | Over::MutualTls => return Ok(None),
-        };
+    pub(super) fn ours(over: Over, place: &Place<'_>) -> Result<Self> {
+        let [a, b] = place.cells(over);
         let folder = place.folder(OURS, over)?;
         router::write(&folder, "a", &cell_yaml("a", a))?;
         router::write(&folder, "b", &cell_yaml("b", b))?;
-        router::write(&folder, "router", router)?;
+        router::write(&folder, "router", &router_yaml(over))?;
         router::write(&folder, "policy", POLICY)?;
-        let (member, [address]) = router::start(OURS, &folder, [LISTENER], Some(1), Some(place.core))?;
-        Ok(Some(Self::started(OURS, over, member, address)?))
+        let tls = format!("--tls-dir={}", place.folder.join(tls::SECRETS).display());
+        let (member, [address]) =
+            router::start(OURS, &folder, [LISTENER], &["--threads=1", &tls], Some(place.core))?;
+        Self::started(OURS, over, member, address)
     }
 
     /// A peer, installed if it is not there.
@@ -200,13 +198,27 @@ fn files(name: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-const ROUTER: &str = "\
+fn router_yaml(over: Over) -> String {
+    let (front, back) = match over {
+        Over::Plain => (String::new(), String::new()),
+        Over::Tls => (
+            format!(", tls: {{certificates: [{{secret: {}}}], minVersion: \"1.3\"}}", tls::SECRET),
+            String::new(),
+        ),
+        Over::MutualTls => {
+            (String::new(), format!("  cellTls: {{caSecret: {0}, certificateSecret: {0}}}\n", tls::SECRET))
+        }
+    };
+    format!(
+        "\
 apiVersion: bulkhead.dev/v1alpha1
 kind: Router
-metadata: {name: main}
+metadata: {{name: main}}
 spec:
-  listeners: [{name: http, port: 8080}]
-";
+  listeners: [{{name: http, port: 8080{front}}}]
+{back}"
+    )
+}
 
 const POLICY: &str = "\
 apiVersion: bulkhead.dev/v1alpha1

@@ -17,8 +17,11 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::shape::Over;
 
-/// Whom clients ask for, and whom proxies ask for.
-const NAMES: [&str; 2] = ["payments.example", "cell.example"];
+/// Whom clients ask for, whom peers ask for, and the cells as our router knows them.
+const NAMES: [&str; 4] = ["payments.example", "cell.example", "a", "b"];
+/// The folder that our router finds certificates in, and the one of them.
+pub(super) const SECRETS: &str = "secrets";
+pub(super) const SECRET: &str = "end";
 
 /// What clients and cells need for their handshakes. All that proxies need lies in a folder.
 #[derive(Clone)]
@@ -30,7 +33,7 @@ pub(super) struct Trust {
 
 impl Trust {
     /// Makes an authority and a certificate, and writes them into `folder` as `ca.crt`, `end.crt`, `end.key` and `end.pem`,
-    /// which is both.
+    /// which is both, and for our router as a Secret is mounted.
     ///
     /// # Errors
     /// When they cannot be made or written.
@@ -54,6 +57,11 @@ impl Trust {
         let files = [("ca.crt", &root), ("end.crt", &certificate), ("end.key", &key), ("end.pem", &both)];
         for (name, text) in files {
             std::fs::write(folder.join(name), text).with_context(|| format!("{name} cannot be written"))?;
+        }
+        let secret = folder.join(SECRETS).join(SECRET);
+        std::fs::create_dir_all(&secret)?;
+        for (name, text) in [("ca.crt", &root), ("tls.crt", &certificate), ("tls.key", &key)] {
+            std::fs::write(secret.join(name), text).with_context(|| format!("{name} cannot be written"))?;
         }
         Self::of(&root, &certificate, &key)
     }
