@@ -1,4 +1,4 @@
-//! What is said of more than one crate: the reference pages of flags, metrics and dependencies, and the arrows of
+//! What is said of more than one crate: the reference pages of flags, metrics, dependencies and HTTP, and the arrows of
 //! ARCHITECTURE.md. It has no code that ships, only tests that compare the committed pages, and write them under
 //! `BLESS=1`. Pages of one crate are made by that crate.
 
@@ -8,6 +8,8 @@ mod arrows;
 mod dependencies;
 #[cfg(test)]
 mod flags;
+#[cfg(test)]
+mod http;
 #[cfg(test)]
 mod metrics;
 

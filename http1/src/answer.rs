@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 
 use crate::error::Error;
 use crate::fields::Fields;
-use crate::framing::{Framing, keeps_alive};
+use crate::framing::{Framing, keeps_alive, leaves_http};
 use crate::head::{self, Progress, Slots};
 
 /// An answer without its body.
@@ -14,7 +14,7 @@ pub struct Answer {
     pub status: StatusCode,
     pub fields: Fields,
     pub framing: Framing,
-    /// The server keeps the connection, and the body's end can be told without closing it.
+    /// The server keeps the connection, the body's end can be told without closing it, and what follows is HTTP still.
     pub keeps_alive: bool,
 }
 
@@ -34,33 +34,30 @@ impl AnswerReader {
         method: &Method,
         limit: usize,
     ) -> Result<Option<Answer>, Error> {
-        if buffer.is_empty() || !self.0.is_due(buffer) {
-            head::partial(buffer.len(), limit)?;
+        if buffer.is_empty() || !self.0.is_due(buffer, limit) {
             return Ok(None);
         }
-        if matches!(buffer[0], b'\r' | b'\n') {
+        let bytes = head::within(buffer, limit);
+        if bytes.starts_with(b"\r") || bytes.starts_with(b"\n") {
             return Err(Error::StatusLine);
         }
         let mut slots: Slots<'_> = [const { std::mem::MaybeUninit::uninit() }; head::MOST_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
-        let status = config.parse_response_with_uninit_headers(&mut parsed, buffer, &mut slots);
+        let status = config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut slots);
         let length = match status.map_err(|error| head::error(error, Error::StatusLine))? {
             httparse::Status::Complete(length) => length,
-            httparse::Status::Partial => {
-                head::partial(buffer.len(), limit)?;
-                return Ok(None);
-            }
+            httparse::Status::Partial => return head::partial(bytes, limit),
         };
-        head::partial(length, limit.saturating_add(1))?;
-        let mut fields = head::fields(&buffer[..length], parsed.headers)?;
+        let mut fields = head::fields(&bytes[..length], parsed.headers)?;
         let status = StatusCode::from_u16(parsed.code.unwrap_or_default());
         let status = status.map_err(|_| Error::StatusLine)?;
         let http10 = parsed.version == Some(0);
         self.0.reset();
         head::take(buffer, length, &mut fields);
         let framing = Framing::of_answer(&fields, http10, status, method)?;
-        let keeps_alive = framing != Framing::UntilClose && keeps_alive(&fields, http10);
+        let keeps_alive =
+            framing != Framing::UntilClose && !leaves_http(status, method) && keeps_alive(&fields, http10);
         Ok(Some(Answer { status, fields, framing, keeps_alive }))
     }
 }

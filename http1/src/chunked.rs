@@ -5,7 +5,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use crate::body::take;
 use crate::error::Error;
 use crate::fields::Fields;
-use crate::head;
+use crate::head::{self, Progress};
 
 /// Bytes of a chunk's extensions, which nobody reads.
 const MOST_EXTENSION: usize = 256;
@@ -21,7 +21,7 @@ pub(crate) enum Chunked {
     Data(u64),
     /// Behind a chunk's last byte.
     DataEnd,
-    Trailers,
+    Trailers(Progress),
 }
 
 pub(crate) enum Step {
@@ -36,7 +36,7 @@ impl Chunked {
             match self {
                 Self::Size => match size(buffer)? {
                     None => return Ok(Step::More),
-                    Some(0) => *self = Self::Trailers,
+                    Some(0) => *self = Self::Trailers(Progress::default()),
                     Some(size) => *self = Self::Data(size),
                 },
                 Self::Data(_) if buffer.is_empty() => return Ok(Step::More),
@@ -58,7 +58,7 @@ impl Chunked {
                     buffer.advance(2);
                     *self = Self::Size;
                 }
-                Self::Trailers => return trailers(buffer),
+                Self::Trailers(progress) => return trailers(buffer, progress),
             }
         }
     }
@@ -70,27 +70,37 @@ fn size(buffer: &mut BytesMut) -> Result<Option<u64>, Error> {
     if digits > MOST_DIGITS || (digits == 0 && !buffer.is_empty()) {
         return Err(Error::ChunkSize);
     }
-    let rest = &buffer[digits..];
-    let end = memchr::memchr(b'\n', &rest[..rest.len().min(MOST_EXTENSION + 2)]);
-    // What has arrived of the extensions, without what ends the line.
-    let extension = match end {
-        Some(end) => rest[..end].strip_suffix(b"\r").ok_or(Error::LineEnd)?,
-        None => rest.strip_suffix(b"\r").unwrap_or(rest),
-    };
-    if !extension.is_empty() {
-        let begins = extension.trim_ascii_start().first().is_none_or(|byte| *byte == b';');
-        let is_legal = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 127);
-        if !extension.iter().all(is_legal) || extension.len() > MOST_EXTENSION {
-            return Err(Error::ChunkExtension);
-        }
-        if !begins || (end.is_some() && extension.trim_ascii().is_empty()) {
-            return Err(Error::ChunkSize);
+    let Some(end) = line_end(&buffer[digits..])? else { return Ok(None) };
+    let size = buffer[..digits].iter().fold(0_u64, |size, digit| size << 4 | u64::from(value(*digit)));
+    buffer.advance(digits + end);
+    Ok(Some(size))
+}
+
+/// Where the line ends that begins behind a size, if that has arrived. The first byte that is wrong tells what is, so that it
+/// does not matter how many have arrived behind it.
+fn line_end(rest: &[u8]) -> Result<Option<usize>, Error> {
+    let mut is_extension = false;
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            // Space alone is no extension.
+            b'\r' if at > 0 && !is_extension => return Err(Error::ChunkSize),
+            b'\r' => {
+                return match rest.get(at + 1) {
+                    None => Ok(None),
+                    Some(b'\n') => Ok(Some(at + 2)),
+                    Some(_) => Err(Error::LineEnd),
+                };
+            }
+            b'\n' => return Err(Error::LineEnd),
+            _ if at == MOST_EXTENSION => return Err(Error::ChunkExtension),
+            b'\t' | b' ' => {}
+            b';' => is_extension = true,
+            _ if !is_extension => return Err(Error::ChunkSize),
+            0..b' ' | 127 => return Err(Error::ChunkExtension),
+            _ => {}
         }
     }
-    let Some(end) = end else { return Ok(None) };
-    let size = buffer[..digits].iter().fold(0_u64, |size, digit| size << 4 | u64::from(value(*digit)));
-    buffer.advance(digits + end + 1);
-    Ok(Some(size))
+    Ok(None)
 }
 
 fn value(digit: u8) -> u8 {
@@ -100,7 +110,7 @@ fn value(digit: u8) -> u8 {
     }
 }
 
-fn trailers(buffer: &mut BytesMut) -> Result<Step, Error> {
+fn trailers(buffer: &mut BytesMut, progress: &mut Progress) -> Result<Step, Error> {
     match &buffer[..] {
         [] | [b'\r'] => return Ok(Step::More),
         [b'\r', b'\n', ..] => {
@@ -110,14 +120,16 @@ fn trailers(buffer: &mut BytesMut) -> Result<Step, Error> {
         [b'\r' | b'\n', ..] => return Err(Error::LineEnd),
         _ => {}
     }
+    if !progress.is_due(buffer, MOST_TRAILERS) {
+        return Ok(Step::More);
+    }
+    let bytes = head::within(buffer, MOST_TRAILERS);
     let mut headers = [httparse::EMPTY_HEADER; head::MOST_FIELDS];
-    let read = httparse::parse_headers(buffer, &mut headers).map_err(|_| Error::Trailers)?;
-    match read {
-        httparse::Status::Partial if buffer.len() > MOST_TRAILERS => Err(Error::Trailers),
+    match httparse::parse_headers(bytes, &mut headers).map_err(|_| Error::Trailers)? {
+        httparse::Status::Partial if bytes.len() == MOST_TRAILERS => Err(Error::Trailers),
         httparse::Status::Partial => Ok(Step::More),
-        httparse::Status::Complete((length, _)) if length > MOST_TRAILERS => Err(Error::Trailers),
         httparse::Status::Complete((length, headers)) => {
-            let mut fields = head::fields(&buffer[..length], headers)?;
+            let mut fields = head::fields(&bytes[..length], headers)?;
             head::take(buffer, length, &mut fields);
             Ok(Step::End(Some(fields)))
         }
@@ -172,7 +184,7 @@ mod tests {
         for text in ["1\nx", "1;a\nx", "0\r\n\n", "0\r\nx: 1\n\r\n"] {
             check(text, Error::LineEnd);
         }
-        check("1;a\rb\r\n", Error::ChunkExtension);
+        check("1;a\rb\r\n", Error::LineEnd);
         check("1\r\nxy\r\n", Error::ChunkEnd);
         check("1\r\nx\n", Error::ChunkEnd);
         check("0\r\nx y: 1\r\n\r\n", Error::Trailers);

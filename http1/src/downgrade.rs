@@ -9,7 +9,7 @@ use crate::fields::Fields;
 use crate::framing;
 use crate::head::MOST_FIELDS;
 use crate::name::Known;
-use crate::request::is_of_host;
+use crate::request::is_host;
 
 /// A head that says the same in HTTP/1.1 as it did in HTTP/2.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ malformed! {
     Path = ":path does not begin with /", "RFC 9113, section 8.3.1";
     /// Neither `:authority` nor `host`, or an empty one.
     NoAuthority = "there is neither :authority nor host", "RFC 9113, section 8.3.1";
-    /// A host with characters that names and addresses do not have, or with somebody's name before `@`.
+    /// A host that is no name or address with or without a port, such as one with somebody's name before `@`.
     Authority = ":authority or host is no host", "RFC 9113, section 8.3.1, and RFC 3986, section 3.2.2";
     /// `:authority` and `host` that name different hosts, in any case of letters.
     AuthorityDiffers = ":authority and host name different hosts", "RFC 9113, section 8.3.1";
@@ -139,7 +139,7 @@ fn host(parts: &Parts) -> Result<&[u8], Malformed> {
         (Some(name), _) | (None, Some(name)) if !name.is_empty() => name,
         _ => return Err(Malformed::NoAuthority),
     };
-    if named.iter().all(is_of_host) { Ok(named) } else { Err(Malformed::Authority) }
+    if is_host(named) { Ok(named) } else { Err(Malformed::Authority) }
 }
 
 fn check(known: Known, value: &HeaderValue) -> Result<(), Malformed> {

@@ -29,20 +29,20 @@ errors! {
     StatusLine = "the status line is none", "RFC 9112, section 4";
     /// A version other than HTTP/1.1 and HTTP/1.0.
     Version = "the version is neither HTTP/1.1 nor HTTP/1.0", "RFC 9112, section 2.3";
-    /// A target that is no URI reference of one of the four forms.
+    /// A target that has not the form of its method, or has a fragment, a user's name or a character that targets do not have.
     Target = "the target is none", "RFC 9112, section 3.2";
-    /// A field's name with a character that is no token's, such as a space before the colon.
-    FieldName = "a field's name has a character that names do not have", "RFC 9112, section 5.1";
-    /// A field's value with a control character, such as NUL, or a line that goes on in the next (obs-fold).
-    FieldValue = "a field's value has a character that values do not have", "RFC 9110, section 5.5, and RFC 9112, section 5.2";
+    /// A field's name with a character that is no token's, such as a space before the colon, or before it all where a value goes on in the next line (obs-fold).
+    FieldName = "a field's name has a character that names do not have", "RFC 9112, sections 5.1 and 5.2";
+    /// A field's value with a control character, such as NUL.
+    FieldValue = "a field's value has a character that values do not have", "RFC 9110, section 5.5";
     /// A line that ends in LF or CR alone.
     LineEnd = "a line does not end in CRLF", "RFC 9112, section 2.2";
-    /// More bytes than the listener allows (`limits.headerBytes`).
+    /// More bytes than the listener allows (`limits.headerBytes`), or than 64 KiB in an answer.
     HeadTooLarge = "the head is larger than it may be", "RFC 9110, section 15.5.14, and RFC 6585, section 5";
     /// More than 100 fields.
     TooManyFields = "the head has more than 100 fields", "RFC 6585, section 5";
-    /// No `host`, or more than one, or an empty one where the target has none either (HTTP/1.1).
-    Host = "HTTP/1.1 needs exactly one host field", "RFC 9112, section 3.2";
+    /// No `host` (HTTP/1.1), more than one, or one that is no name or address with or without a port. An empty one is legal.
+    Host = "a request has exactly one host field, with a name or an address", "RFC 9112, section 3.2";
     /// A `content-length` that is no number, or a number above 2^63.
     Length = "content-length is no length", "RFC 9110, section 8.6";
     /// A `content-length` that is given more than once, whether the values differ or not; from a cell, only if they differ.
@@ -53,7 +53,7 @@ errors! {
     Coding = "the only transfer-encoding is chunked, once", "RFC 9112, sections 6.1 and 7";
     /// A `transfer-encoding` in HTTP/1.0.
     OldCoding = "HTTP/1.0 has no transfer-encoding", "RFC 9112, section 6.1";
-    /// A chunk's size that is no hexadecimal number below 2^60.
+    /// A chunk's size that is no hexadecimal number of at most 15 digits.
     ChunkSize = "a chunk's size is none", "RFC 9112, section 7.1";
     /// A chunk's extensions with a control character, or longer than 256 bytes.
     ChunkExtension = "a chunk's extensions are none, or too long", "RFC 9112, section 7.1.1";
@@ -64,6 +64,16 @@ errors! {
 }
 
 impl Error {
+    /// Whether it can be a request's.
+    pub fn is_of_requests(self) -> bool {
+        !matches!(self, Self::StatusLine)
+    }
+
+    /// Whether it can be an answer's.
+    pub fn is_of_answers(self) -> bool {
+        !matches!(self, Self::RequestLine | Self::Target | Self::Host)
+    }
+
     /// Whether it is about size alone.
     pub fn is_too_large(self) -> bool {
         matches!(self, Self::HeadTooLarge | Self::TooManyFields)

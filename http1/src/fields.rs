@@ -40,6 +40,7 @@ const KEPT_PLACES: usize = 64;
 const KEPT_BYTES: usize = 4 * 1024;
 
 thread_local! {
+    #[expect(clippy::vec_box, reason = "it is the boxes that are used again")]
     static FREE: RefCell<Vec<Box<Inner>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -68,6 +68,12 @@ pub(crate) fn has_no_body(status: StatusCode, method: &Method) -> bool {
         || status.is_informational()
         || status == StatusCode::NO_CONTENT
         || status == StatusCode::NOT_MODIFIED
+        || leaves_http(status, method)
+}
+
+/// Whether what follows the answer is no HTTP: both sides agreed on another protocol, or on a tunnel.
+pub(crate) fn leaves_http(status: StatusCode, method: &Method) -> bool {
+    status == StatusCode::SWITCHING_PROTOCOLS || (*method == Method::CONNECT && status.is_success())
 }
 
 /// The length that the fields give, and whether they do so more than once.
@@ -177,6 +183,7 @@ mod tests {
             assert_eq!(Framing::of_answer(&fields, false, status, &method), Ok(Framing::NONE), "{status}");
         };
         check(200, Method::HEAD);
+        check(200, Method::CONNECT);
         for status in [100, 101, 204, 304] {
             check(status, Method::GET);
         }

@@ -24,15 +24,16 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Whether the bytes should be read now: their end has arrived, or twice as many as the last time.
-    pub(crate) fn is_due(&mut self, bytes: &[u8]) -> bool {
+    /// Whether the bytes should be read now: their end has arrived, or twice as many as the last time, or as many as
+    /// there may be.
+    pub(crate) fn is_due(&mut self, bytes: &[u8], limit: usize) -> bool {
         // Three bytes before may be the begin of what ends it.
         let from = self.searched.saturating_sub(3).min(bytes.len());
         let new = &bytes[from..];
         let ends = memchr::memchr_iter(b'\n', new)
             .any(|at| matches!(&new[at + 1..], [b'\n', ..] | [b'\r', b'\n', ..]));
         self.searched = bytes.len();
-        if ends || bytes.len() >= self.due {
+        if ends || bytes.len() >= self.due.min(limit) {
             self.due = bytes.len() * 2;
             return true;
         }
@@ -44,9 +45,15 @@ impl Progress {
     }
 }
 
+/// What of the buffer may be the head: what lies behind the limit is not looked at, so that it does not matter how much
+/// of it has arrived.
+pub(crate) fn within(buffer: &[u8], limit: usize) -> &[u8] {
+    &buffer[..buffer.len().min(limit)]
+}
+
 /// A head that is not whole yet, or larger than it may be.
-pub(crate) fn partial(length: usize, limit: usize) -> Result<(), Error> {
-    if length >= limit { Err(Error::HeadTooLarge) } else { Ok(()) }
+pub(crate) fn partial<T>(bytes: &[u8], limit: usize) -> Result<Option<T>, Error> {
+    if bytes.len() >= limit { Err(Error::HeadTooLarge) } else { Ok(None) }
 }
 
 /// Bytes of the empty lines before a request, which are borne (RFC 9112, section 2.2).
@@ -115,11 +122,18 @@ mod tests {
     fn a_head_that_trickles_in_is_read_a_few_times_and_once_it_is_whole() {
         let head = [&b"GET / HTTP/1.1\r\nx: "[..], &[b'a'; 60_000], b"\r\n\r\n"].concat();
         let mut progress = Progress::default();
-        let reads = (1..=head.len()).filter(|length| progress.is_due(&head[..*length])).count();
+        let reads = (1..=head.len()).filter(|length| progress.is_due(&head[..*length], 65_536)).count();
         assert!(reads <= 20, "{reads}");
         let mut progress = Progress::default();
-        assert!(progress.is_due(&head[..10]));
-        assert!(progress.is_due(&head), "its end has arrived");
+        assert!(progress.is_due(&head[..10], 65_536));
+        assert!(progress.is_due(&head, 65_536), "its end has arrived");
+    }
+
+    #[test]
+    fn a_head_is_read_once_it_is_as_long_as_it_may_be() {
+        let mut progress = Progress::default();
+        let due: Vec<_> = (1..=100).filter(|length| progress.is_due(&[b'a'; 100][..*length], 100)).collect();
+        assert_eq!(due, [1, 2, 4, 8, 16, 32, 64, 100]);
     }
 
     #[test]
@@ -127,9 +141,9 @@ mod tests {
         for cut in 0..4 {
             let head = b"GET / HTTP/1.1\r\nhost: shop\r\n\r\n";
             let mut progress = Progress::default();
-            progress.is_due(&head[..20]);
-            progress.is_due(&head[..head.len() - cut - 1]);
-            assert!(progress.is_due(head), "cut {cut} before the end");
+            progress.is_due(&head[..20], 1024);
+            progress.is_due(&head[..head.len() - cut - 1], 1024);
+            assert!(progress.is_due(head, 1024), "cut {cut} before the end");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Heads of requests.
 
 use bytes::BytesMut;
+use http::uri::Authority;
 use http::{Method, Uri};
 
 use crate::error::Error;
@@ -34,12 +35,12 @@ impl RequestReader {
     /// # Errors
     /// What of it is no HTTP. There is no telling then where the next begins.
     pub fn read(&mut self, buffer: &mut BytesMut, limit: usize) -> Result<Option<Request>, Error> {
-        if buffer.is_empty() || !self.0.is_due(buffer) {
-            head::partial(buffer.len(), limit)?;
+        if buffer.is_empty() || !self.0.is_due(buffer, limit) {
             return Ok(None);
         }
-        let empty = head::empty_lines(buffer);
-        let bytes = &buffer[empty..];
+        let arrived = head::within(buffer, limit);
+        let empty = head::empty_lines(arrived);
+        let bytes = &arrived[empty..];
         if bytes.starts_with(b"\n") || (bytes.starts_with(b"\r") && bytes.len() > 1) {
             return Err(Error::LineEnd);
         }
@@ -49,12 +50,8 @@ impl RequestReader {
         let status = config.parse_request_with_uninit_headers(&mut parsed, bytes, &mut slots);
         let length = match status.map_err(|error| head::error(error, request_line(bytes)))? {
             httparse::Status::Complete(length) => length,
-            httparse::Status::Partial => {
-                head::partial(buffer.len(), limit)?;
-                return Ok(None);
-            }
+            httparse::Status::Partial => return head::partial(arrived, limit),
         };
-        head::partial(length, limit.saturating_add(1))?;
         let mut fields = head::fields(&bytes[..length], parsed.headers)?;
         let method = Method::from_bytes(parsed.method.unwrap_or_default().as_bytes());
         let method = method.map_err(|_| Error::RequestLine)?;
@@ -64,6 +61,10 @@ impl RequestReader {
         let _ = buffer.split_to(empty);
         self.0.reset();
         let bytes = head::take(buffer, length, &mut fields);
+        // A fragment is no part of any form, and would be dropped without a word.
+        if bytes[target.clone()].contains(&b'#') {
+            return Err(Error::Target);
+        }
         let target = Uri::from_maybe_shared(bytes.slice(target)).map_err(|_| Error::Target)?;
         whole(method, target, fields, http10).map(Some)
     }
@@ -78,29 +79,42 @@ fn whole(method: Method, target: Uri, fields: Fields, http10: bool) -> Result<Re
     Ok(Request { method, target, fields, http10, framing, keeps_alive, expects_continue })
 }
 
-/// What was wrong with a first line, which `httparse` does not say.
+/// What was wrong with a first line, which `httparse` does not say. The first byte that no target has tells, so that it
+/// does not matter how many have arrived behind it.
 fn request_line(bytes: &[u8]) -> Error {
-    let line = &bytes[..memchr::memchr(b'\n', bytes).unwrap_or(bytes.len())];
-    let mut words = line.split(|byte| *byte == b' ');
-    let is_method =
-        words.next().is_some_and(|word| !word.is_empty() && word.iter().all(u8::is_ascii_graphic));
-    let is_target = words.next().is_some_and(|word| !word.is_empty());
-    if is_method && is_target && words.next().is_some() && words.next().is_none() {
-        return Error::Target;
+    let method = bytes.iter().take_while(|byte| is_of_token(byte)).count();
+    let Some(target) = bytes[method..].strip_prefix(b" ").filter(|_| method > 0) else {
+        return Error::RequestLine;
+    };
+    match target.iter().position(|byte| *byte <= b' ' || *byte == 127) {
+        Some(0) | None => Error::RequestLine,
+        // The line ends where a version should be.
+        Some(at) if matches!(target[at], b'\r' | b'\n') => Error::RequestLine,
+        Some(_) => Error::Target,
     }
-    Error::RequestLine
+}
+
+/// Characters of a method (RFC 9110, section 5.6.2).
+fn is_of_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
 /// `host:port` is CONNECT's alone, and `*` OPTIONS' (RFC 9112, section 3.2).
 fn check_target(method: &Method, target: &Uri) -> Result<(), Error> {
+    let connects = *method == Method::CONNECT;
     let is_right = match (target.scheme(), target.authority()) {
-        (Some(_), Some(authority)) => !authority.as_str().contains('@'),
-        (None, Some(_)) => *method == Method::CONNECT,
+        (Some(_), Some(authority)) => !connects && is_authority(authority),
+        (None, Some(authority)) => connects && authority.port().is_some() && is_authority(authority),
         (None, None) if target.path() == "*" => *method == Method::OPTIONS,
-        (None, None) => target.path().starts_with('/') && *method != Method::CONNECT,
+        (None, None) => target.path().starts_with('/') && !connects,
         (Some(_), None) => false,
     };
     if is_right { Ok(()) } else { Err(Error::Target) }
+}
+
+/// A host that is not empty, perhaps with a port, and nobody's name before it (RFC 9110, sections 4.2.1 and 4.2.4).
+fn is_authority(authority: &Authority) -> bool {
+    !authority.as_str().is_empty() && is_host(authority.as_str().as_bytes())
 }
 
 /// Whether a request that could be read says once to whom it goes.
@@ -111,15 +125,30 @@ pub fn check_host(fields: &Fields, http10: bool) -> Result<(), Error> {
     let mut hosts = fields.all_known(Known::Host);
     match (hosts.next(), hosts.next()) {
         (None, _) if http10 => Ok(()),
-        (Some(host), None) if host.iter().all(is_of_host) => Ok(()),
+        (Some(host), None) if is_host(host) => Ok(()),
         _ => Err(Error::Host),
     }
 }
 
-/// Characters of a name or an address with its port (RFC 3986, section 3.2.2).
-pub(crate) fn is_of_host(byte: &u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b':' | b'_' | b'~' | b'%')
-        || matches!(byte, b'!' | b'$' | b'&'..=b'+' | b';' | b'=' | b'[' | b']')
+/// A name or an address, perhaps with its port (RFC 3986, sections 3.2.2 and 3.2.3), or nothing at all, which is said where a
+/// target has no authority (RFC 9112, section 3.2).
+pub(crate) fn is_host(text: &[u8]) -> bool {
+    let is_colon = |byte: &u8| *byte == b':';
+    let literal = text.strip_prefix(b"[");
+    let (host, port) = match literal {
+        Some(rest) => {
+            let Some(end) = memchr::memchr(b']', rest) else { return false };
+            (&rest[..end], &rest[end + 1..])
+        }
+        None => text.split_at(text.iter().position(is_colon).unwrap_or(text.len())),
+    };
+    let is_of_host = |byte: &u8| is_of_name(byte) || (literal.is_some() && is_colon(byte));
+    let is_port = port.is_empty() || (port[0] == b':' && port[1..].iter().all(u8::is_ascii_digit));
+    text.is_empty() || (!host.is_empty() && host.iter().all(is_of_host) && is_port)
+}
+
+fn is_of_name(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte)
 }
 
 #[cfg(test)]
@@ -221,8 +250,13 @@ mod tests {
         check(&["[::1]:80"], true, true);
         check(&[""], true, true);
         check(&[], false, true);
+        check(&["[::1]"], true, true);
+        check(&["a-b.c:"], true, true);
         for wrong in [&["a", "a"][..], &["a/b"], &["a b"], &["a, b"], &["u@a"]] {
             check(wrong, false, false);
+        }
+        for wrong in ["a:b", "a:80:80", "a:-1", ":80", "::1", "[::1", "[]", "[::1]a", "[a]:b", "a[b]", "]"] {
+            check(&[wrong], false, false);
         }
     }
 }

@@ -56,7 +56,7 @@ reasons! {
     ConnectFailed = 503, "The cell could not be reached";
     /// The cell or the destination closed the connection before it had answered, and what was sent may have been processed.
     UpstreamReset = 502, "The cell closed the connection before it answered";
-    /// The cell or the destination answered with something that is no HTTP.
+    /// The cell or the destination answered with something that is no HTTP ([http.md](http.md)).
     UpstreamProtocol = 502, "The cell's answer is not valid HTTP";
     /// The attempt or the whole request ran out of time, and the request may have been processed.
     Timeout = 504, "No answer in time";
@@ -92,7 +92,7 @@ reasons! {
     BodyTooLarge = 413, "The body is too large";
     /// The request's head is larger than the listener's limit.
     HeadTooLarge = 431, "The request's head is too large";
-    /// The request is no valid HTTP, or its body is not what a rule needs to read.
+    /// The request is no valid HTTP ([http.md](http.md)), or its body is not what a rule needs to read.
     Malformed = 400, "The request is malformed";
     /// The client did not send its request in time.
     RequestTimeout = 408, "The request did not arrive in time";

@@ -74,6 +74,8 @@ fn the_host_is_said_once_and_never_in_two_ways() {
     check("GET", None, "/", &[host("")], Malformed::NoAuthority);
     check("GET", None, "/", &[host("a/b")], Malformed::Authority);
     check("GET", Some("me@shop"), "/", &[], Malformed::Authority);
+    check("GET", None, "/", &[host("shop:x")], Malformed::Authority);
+    check("GET", None, "/", &[host(":80")], Malformed::Authority);
 }
 
 #[test]

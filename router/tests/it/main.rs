@@ -4,12 +4,18 @@ mod api;
 mod binary;
 mod bodies;
 mod callers;
+#[allow(dead_code, reason = "the codec's own tests use all of it")]
+#[path = "../../../http1/tests/it/cases.rs"]
+mod cases;
 mod cell_tls;
 mod client;
 mod destinations;
 mod egress;
 mod evidence;
 mod fake;
+#[allow(dead_code, reason = "the codec's own tests use all of it")]
+#[path = "../../../http1/tests/it/forwarding.rs"]
+mod forwarding;
 mod health;
 mod http2;
 mod keys;
@@ -19,6 +25,9 @@ mod lifecycle;
 mod owners;
 mod payments;
 mod proxy_protocol;
+#[allow(dead_code, reason = "the codec's own tests use all of it")]
+#[path = "../../../http1/tests/it/reading.rs"]
+mod reading;
 mod restarts;
 mod routing;
 mod sources;
@@ -26,4 +35,5 @@ mod tls;
 mod transactions;
 mod tunnels;
 mod upgrades;
+mod wire;
 mod world;
