@@ -143,7 +143,7 @@ fn ensure_target() -> Result<()> {
     bail!("images need static programs, and the Rust target {TARGET} is missing: add it to your toolchain")
 }
 
-fn repository() -> Result<PathBuf> {
+pub(crate) fn repository() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().map(Path::to_owned).context("this crate is in a folder of the repository")
 }

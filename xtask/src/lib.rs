@@ -2,10 +2,12 @@
 //! the product depends on this crate.
 
 pub mod bench;
+pub mod cargo_tool;
 pub mod clock;
 pub mod cluster;
 pub mod command;
 pub mod deny;
+pub mod fuzz;
 pub mod images;
 pub mod packages;
 pub mod progress;

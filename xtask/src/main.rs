@@ -11,7 +11,7 @@ use xtask::cluster::layout::ClusterName;
 use xtask::cluster::state::{Provider, State};
 use xtask::cluster::{self, Wanted, down, outside, status, volumes};
 use xtask::test::Wish;
-use xtask::{bench, images, progress, test};
+use xtask::{bench, fuzz, images, progress, test};
 
 /// Chores of the Bulkhead repository.
 #[derive(Parser)]
@@ -36,10 +36,19 @@ enum Chore {
         #[command(flatten)]
         how: How,
     },
-    /// The tests on a real cluster that take long: ten minutes at rest, half an hour without the API server.
+    /// What takes long: ten minutes of each fuzz target, and on a real cluster ten minutes at rest, half an hour without the
+    /// API server.
     Soak {
         #[command(flatten)]
         how: How,
+    },
+    /// Inputs to fuzz targets until one breaks something, two targets at a time.
+    Fuzz {
+        /// For so long each.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Only these targets, which are folders of `fuzz/seeds`.
+        targets: Vec<String>,
     },
     /// A measurement; `cargo xtask bench NAME -- --help` tells what it takes.
     Bench {
@@ -178,6 +187,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Soak { how: How { yes, keep, only } } => {
             test::soak(&Wish { require_cluster: true, yes, keep, only }).map(|()| ExitCode::SUCCESS)
         }
+        Chore::Fuzz { seconds, targets } => fuzz::run(seconds, &targets).map(|()| ExitCode::SUCCESS),
         Chore::Bench { cluster, profile, name, arguments } => {
             bench::run(&cluster, &profile, &name, &arguments).map(ExitCode::from)
         }

@@ -52,6 +52,27 @@ pub fn ensure(yes: bool) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
+    install(&missing, yes)?;
+    match self::missing().as_slice() {
+        [] => Ok(()),
+        left => bail!("still missing after the installation: {}", left.join(" ")),
+    }
+}
+
+/// Makes sure that there is a pip, in the way of [`ensure`].
+///
+/// # Errors
+/// Names the package and the command that installs it.
+pub fn ensure_pip(yes: bool) -> Result<()> {
+    let is_there = || command::succeeds(&mut command("python3", ["-m", "pip", "--version"]));
+    if is_there() {
+        return Ok(());
+    }
+    install(&["python3-pip"], yes)?;
+    if is_there() { Ok(()) } else { bail!("python3 has no pip after the installation of python3-pip") }
+}
+
+fn install(missing: &[&str], yes: bool) -> Result<()> {
     let remedy = format!("apt-get install {}", missing.join(" "));
     if command::find("apt-get").is_none() {
         bail!("packages are missing: {} (names as in Debian); install them and try again", missing.join(" "));
@@ -65,12 +86,8 @@ pub fn ensure(yes: bool) -> Result<()> {
             output(apt.env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
         };
         apt(&["update", "-q"])?;
-        apt(&[&["install", "-y", "-q", "--no-install-recommends"], missing.as_slice()].concat())
-    })?;
-    match self::missing().as_slice() {
-        [] => Ok(()),
-        left => bail!("still missing after the installation: {}", left.join(" ")),
-    }
+        apt(&[&["install", "-y", "-q", "--no-install-recommends"], missing].concat())
+    })
 }
 
 fn present(sign: &str) -> bool {
@@ -85,7 +102,7 @@ fn agreed(remedy: &str) -> bool {
     if !std::io::stdin().is_terminal() {
         return false;
     }
-    eprint!("A local cluster needs more packages. Run `{remedy}` now? [y/N] ");
+    eprint!("More packages are needed. Run `{remedy}` now? [y/N] ");
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).is_ok() && answer.trim().eq_ignore_ascii_case("y")

@@ -7,11 +7,15 @@ use std::process::{Command, ExitStatus, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 use crate::cluster::layout::ClusterName;
-use crate::cluster::state::{Provider, State};
+use crate::cluster::state::{Provider, State, cache};
 use crate::cluster::tools::Tools;
 use crate::cluster::{self, Wanted, down};
 use crate::command::{command, described};
-use crate::{deny, images, packages, progress};
+use crate::{deny, fuzz, images, packages, progress};
+
+/// For how long each fuzz target runs.
+const FUZZ_SECONDS: u64 = 60;
+const SOAK_FUZZ_SECONDS: u64 = 600;
 
 /// What `cargo xtask test` is asked for.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +44,8 @@ pub fn run(wish: &Wish) -> Result<()> {
         deny::check()?;
         cargo("unit, property and in-process tests", &["test", "--workspace", "--locked"])?;
         http2(wish)?;
+        peers(wish.yes)?;
+        fuzz::run(FUZZ_SECONDS, &[])?;
     }
     match packages::ensure(wish.yes) {
         Ok(()) => {
@@ -78,11 +84,23 @@ fn http2(wish: &Wish) -> Result<()> {
     progress::step("HTTP/2 by h2spec", || status(&mut tests))
 }
 
-/// Runs the tests that take minutes to hours, on a cluster of their own: see `tests/e2e/soak.rs`.
+/// The tests beside other programs that speak HTTP, which pip keeps in the cache.
+fn peers(yes: bool) -> Result<()> {
+    packages::ensure_pip(yes)?;
+    // The whole workspace, so that dependencies keep the features with which the earlier step built them.
+    let mut tests = cargo_command(&["test", "--locked", "--workspace", "--features", "bulkhead-tests/peers"]);
+    tests.args(["--test", "peers"]).env("BULKHEAD_CACHE", cache()?);
+    progress::step("tests beside HAProxy and nginx", || status(&mut tests))
+}
+
+/// Runs what takes minutes to hours: fuzz targets, and tests on a cluster of their own, see `tests/e2e/soak.rs`.
 ///
 /// # Errors
-/// When the cluster cannot run here, or a test fails.
+/// When the cluster cannot run here, or a target or test fails.
 pub fn soak(wish: &Wish) -> Result<()> {
+    if wish.only.is_none() {
+        fuzz::run(SOAK_FUZZ_SECONDS, &[])?;
+    }
     packages::ensure(wish.yes)?;
     let only = wish.only.as_deref().unwrap_or("soak::");
     Suite { cluster: "soak", feature: "bulkhead-tests/soak", only: Some(only) }.run(wish)
