@@ -31,7 +31,8 @@ impl Asked {
         Self {
             head_alone: request.method == Method::HEAD,
             http10: request.http10,
-            keeps_alive: request.keeps_alive,
+            // What follows a CONNECT is meant for whoever it asked for, and nobody is connected.
+            keeps_alive: request.keeps_alive && request.method != Method::CONNECT,
             takes_trailers: !request.http10 && has_token(request.fields.all_known(Known::Te), "trailers"),
         }
     }

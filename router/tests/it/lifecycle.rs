@@ -195,6 +195,20 @@ async fn old_and_odd_clients_are_served_or_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_follows_a_refused_connect_is_no_request() {
+    let world = Setup { cells: vec!["a"], policy: policy("[{cells: [{name: a}]}]"), ..Setup::default() }
+        .start()
+        .await;
+    let inside = "GET /inside HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    let connect = format!("CONNECT other:80 HTTP/1.1\r\nhost: other:80\r\n\r\n{inside}");
+    let answer = raw(world.address, &connect).await;
+    check_refused(&answer, 400, "Malformed");
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    assert!(world.cells[0].seen().is_empty());
+    assert!(raw(world.address, inside).await.starts_with("HTTP/1.1 200"), "by itself it is one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_to_head_says_the_length_and_has_no_body() {
     let world = Setup { cells: vec!["a"], policy: policy("[{cells: [{name: a}]}]"), ..Setup::default() }
         .start()

@@ -41,6 +41,7 @@ pub(crate) enum Behaviour {
     /// Sends the body back.
     Echo,
     /// Sends that text.
+    #[cfg(feature = "h2spec")]
     Say(&'static str),
     /// Sends the body back, and for each second request with status 500.
     FailHalf,
@@ -284,6 +285,7 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
     answer.headers_mut().insert("x-cell", inner.name.parse().expect("a legal value"));
     match behaviour {
         Behaviour::Echo => {}
+        #[cfg(feature = "h2spec")]
         Behaviour::Say(text) => *answer.body_mut() = Full::new(Bytes::from_static(text.as_bytes())).boxed(),
         Behaviour::FailHalf if number.is_multiple_of(2) => {
             *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
