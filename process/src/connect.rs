@@ -61,6 +61,23 @@ impl Connector {
         })
     }
 
+    /// As [`Self::connect`], to whoever speaks HTTP/2: in the clear that is known beforehand, and over TLS agreed on (ALPN,
+    /// RFC 9113, section 3.2).
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; and `Unsupported` from who speaks TLS and no HTTP/2.
+    pub async fn connect_http2(&self, address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
+        let Kind::Tls(client, name) = &self.0 else { return self.connect(address, timeout).await };
+        let stream = Self::tls(client.for_http2(), name.clone()).connect(address, timeout).await?;
+        match &stream {
+            Stream::Tls(tls) if tls.get_ref().1.alpn_protocol() != Some(tls::server::HTTP2) => {
+                let why = format!("{address} does not speak HTTP/2 over TLS (ALPN h2)");
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
+            Stream::Tls(_) | Stream::Plain(_) => Ok(stream),
+        }
+    }
+
     async fn open(&self, address: SocketAddr) -> io::Result<Stream> {
         let tls = match &self.0 {
             Kind::Plain => None,

@@ -25,11 +25,15 @@ const ACCEPTANCE: Duration = Duration::from_millis(100);
 
 /// Whom to trust and who we are, for connections made from now on. Two are equal when they are copies of one.
 #[derive(Clone, Debug)]
-pub struct Client(Arc<ClientConfig>);
+pub struct Client {
+    offered: Arc<ClientConfig>,
+    /// The same, which offers HTTP/2 alone.
+    http2: Arc<ClientConfig>,
+}
 
 impl PartialEq for Client {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.offered, &other.offered)
     }
 }
 
@@ -81,7 +85,14 @@ impl Client {
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(Arc::new(config)))
+        let mut http2 = config.clone();
+        http2.alpn_protocols = vec![server::HTTP2.to_vec()];
+        Ok(Self { offered: Arc::new(config), http2: Arc::new(http2) })
+    }
+
+    /// The same, which offers HTTP/2 alone.
+    pub(crate) fn for_http2(&self) -> Self {
+        Self { offered: Arc::clone(&self.http2), http2: Arc::clone(&self.http2) }
     }
 
     /// Shakes hands, and waits until the server has taken our certificate or its time to refuse is over: what is sent
@@ -91,7 +102,7 @@ impl Client {
         stream: TcpStream,
         name: ServerName<'static>,
     ) -> io::Result<TlsStream<TcpStream>> {
-        let mut stream = TlsConnector::from(Arc::clone(&self.0)).connect(name, stream).await?;
+        let mut stream = TlsConnector::from(Arc::clone(&self.offered)).connect(name, stream).await?;
         let refuses_late = stream.get_ref().1.protocol_version() == Some(ProtocolVersion::TLSv1_3);
         if refuses_late && let Ok(Err(error)) = timeout(ACCEPTANCE, accepted(&mut stream)).await {
             return Err(error);

@@ -3,6 +3,7 @@
 
 pub mod egress;
 pub mod fields;
+pub mod grpc;
 pub mod health;
 pub mod hop;
 #[cfg(test)]

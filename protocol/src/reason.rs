@@ -119,6 +119,7 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
+    use crate::grpc::Code;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/reasons.md");
     const OPENING: &str = "\
@@ -127,10 +128,11 @@ mod tests {
 # Reasons
 
 Why a request was not served by a cell. The word is the `reason` of the answer's problem document (RFC 9457), a label of metrics, and the value of
-`bulkhead-reason` at once. An answer of 503 means that nothing happened: it is safe to try again.
+`bulkhead-reason` at once. An answer of 503 means that nothing happened: it is safe to try again. Calls of gRPC are told the code of the third
+column, with the word before their message; `UNAVAILABLE` means the same as 503.
 
-| reason | status | what it says | meaning |
-|---|---|---|---|
+| reason | status | gRPC | what it says | meaning |
+|---|---|---|---|---|
 ";
 
     #[test]
@@ -138,7 +140,8 @@ Why a request was not served by a cell. The word is the `reason` of the answer's
         let mut page = OPENING.to_owned();
         for reason in Reason::ALL {
             let doc = reason.doc().trim();
-            writeln!(page, "| `{reason}` | {} | {} | {doc} |", reason.status(), reason.title())
+            let (status, title, code) = (reason.status(), reason.title(), Code::of(*reason).as_str());
+            writeln!(page, "| `{reason}` | {status} | {code} | {title} | {doc} |")
                 .expect("a String takes all text");
         }
         if std::env::var_os("BLESS").is_some() {

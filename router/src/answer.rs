@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_http1::{Error, Fields, Malformed};
-use bulkhead_protocol::{Problem, Reason, TransactionId, fields as names};
+use bulkhead_protocol::{Problem, Reason, TransactionId, fields as names, grpc};
 use bulkhead_routing::Refusal;
 use bulkhead_routing::table::{Rule, RuleId};
 use bytes::Bytes;
@@ -17,9 +17,12 @@ use crate::edge::Upgrade;
 use crate::headers::{self, Explained};
 use crate::held::{Ready, ReadyBody};
 use crate::listener::Settings;
-use crate::message::{Answer, AnswerBody, Held, Holds};
+use crate::message::{Answer, AnswerBody, Head, Held, Holds};
 use crate::metrics::PathMetrics;
 use crate::worker::{LocalCell, Worker};
+
+/// Longer than anything is waited for.
+const ENDLESS: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What is known of a request while it lives. Its client's side and its transaction's share it.
 pub(crate) struct Life {
@@ -27,18 +30,27 @@ pub(crate) struct Life {
     attempts: Cell<u32>,
     began: Duration,
     deadline: Cell<Duration>,
+    /// How long its caller waits, where it says so.
+    patience: Cell<Duration>,
+    /// Set where it is passed on as it comes, for as long as both sides have something to say.
+    is_stream: Cell<bool>,
+    grpc: bool,
     rule: RefCell<Option<RuleId>>,
     cell: RefCell<Option<Arc<str>>>,
 }
 
 impl Life {
-    pub(crate) fn begin(worker: &Worker) -> Rc<Self> {
+    pub(crate) fn begin(worker: &Worker, head: &Head) -> Rc<Self> {
+        let asked = head.fields.get(grpc::TIMEOUT).filter(|_| head.grpc).and_then(grpc::timeout);
         let id = worker.new_transaction();
         Rc::new(Self {
             id: Cell::new(id),
             attempts: Cell::new(0),
             began: worker.clock().elapsed(),
             deadline: Cell::new(Duration::MAX),
+            patience: Cell::new(asked.unwrap_or(Duration::MAX)),
+            is_stream: Cell::new(false),
+            grpc: head.grpc,
             rule: RefCell::default(),
             cell: RefCell::default(),
         })
@@ -65,8 +77,23 @@ impl Life {
         self.deadline.set(deadline);
     }
 
+    /// No rule's deadline holds, but only its caller's.
+    pub(crate) fn streams(&self) {
+        self.is_stream.set(true);
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.is_stream.get()
+    }
+
+    /// Whether there is no end to how long it may take.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.is_stream.get() && self.patience.get() == Duration::MAX
+    }
+
     /// Time until that deadline, which runs from the request's arrival.
     pub(crate) fn left(&self, worker: &Worker, deadline: Duration) -> Duration {
+        let deadline = self.bounded(deadline);
         self.began.saturating_add(deadline).saturating_sub(worker.clock().elapsed())
     }
 
@@ -77,7 +104,13 @@ impl Life {
 
     /// As [`Self::time_left`], by a clock that is read now: the process may have stood still.
     pub(crate) fn time_left_now(&self, worker: &Worker) -> Duration {
-        self.began.saturating_add(self.deadline.get()).saturating_sub(worker.clock().elapsed_now())
+        let deadline = self.bounded(self.deadline.get());
+        self.began.saturating_add(deadline).saturating_sub(worker.clock().elapsed_now())
+    }
+
+    fn bounded(&self, deadline: Duration) -> Duration {
+        let deadline = if self.is_stream.get() { ENDLESS } else { deadline };
+        deadline.min(self.patience.get())
     }
 
     pub(crate) fn chose(&self, rule: &Rule, cell: &LocalCell) {
@@ -149,10 +182,23 @@ pub(crate) fn joined(worker: &Worker, settings: &Settings, life: &Life, held: &H
 /// A problem document.
 pub(crate) fn refused(worker: &Worker, settings: &Settings, life: &Life, refusal: &Refusal) -> Answer {
     worker.metrics().refused(life.cell.borrow().as_deref().unwrap_or_default(), refusal.reason);
-    let mut answer = problem(refusal.reason, &refusal.detail, Some(&life.id()));
+    let mut answer = match life.grpc {
+        true => uncalled(refusal),
+        false => problem(refusal.reason, &refusal.detail, Some(&life.id())),
+    };
     life.mark(&mut answer.fields, settings);
     answer.close = worker.is_draining() || closes(refusal.reason);
     answer
+}
+
+/// What a call of gRPC is told that is refused.
+fn uncalled(refusal: &Refusal) -> Answer {
+    Answer {
+        status: StatusCode::OK,
+        fields: grpc::refusal(refusal.reason, &refusal.detail).into_iter().collect(),
+        body: AnswerBody::of(Bytes::new()),
+        close: false,
+    }
 }
 
 /// A problem document for a head that could not be read, so that there is no request to speak of.

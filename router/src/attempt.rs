@@ -1,7 +1,6 @@
 //! One attempt: a pod of the chosen cell, a connection to it, the request, the head of the answer. Whether there is
 //! another is decided elsewhere.
 
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::edge::{AttemptError, Connection, Message, Outgoing, UpstreamHead};
 use crate::late;
+use crate::link::Link;
 use crate::listener::Room;
 use crate::live::CellLive;
 use crate::message::Holds;
@@ -21,8 +21,6 @@ use crate::pool::Pool;
 use crate::worker::{LocalCell, LocalTable, Worker};
 use bulkhead_routing::transaction::Failure;
 
-/// How long a connection to a pod may take: it is in the same cluster, and another pod may answer sooner.
-const CONNECT: Duration = Duration::from_secs(1);
 /// Bytes of a given-back answer that are read to keep its connection, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024;
 const DISCARD: Duration = Duration::from_secs(1);
@@ -154,16 +152,13 @@ pub(crate) async fn attempt(
     let until = clock.elapsed() + terms.limit;
     let mut body = body;
     loop {
-        let (connection, fresh) = match pool.take() {
-            Some(connection) => (connection, false),
-            None => match connect(worker, pool, until).await {
-                Ok(connection) => (connection, true),
-                Err(failure) => return Err(Failed { failure: Some(failure), body: Some(body) }),
-            },
+        let (link, fresh) = match Link::take(worker, pool, message, until).await {
+            Ok(taken) => taken,
+            Err(failure) => return Err(Failed { failure: Some(failure), body: Some(body) }),
         };
         // The cell may have lost its share while the connection was made.
         if terms.chosen_from.is_some_and(|table| !worker.is_newest(table)) {
-            pool.give_back(connection, clock.millis());
+            link.give_back(pool, clock.millis());
             return Err(Failed { failure: None, body: Some(body) });
         }
         if terms.chosen_from.is_some() {
@@ -171,8 +166,8 @@ pub(crate) async fn attempt(
             pool.set_recalled(None);
         }
         let left = until.saturating_sub(clock.elapsed());
-        let mut sent = connection.send(message, body);
-        lease.connection = Some(connection);
+        let (mut sent, connection) = link.send(message, body);
+        lease.connection = connection;
         let given_up = tokio::select! {
             biased;
             heard = &mut sent => Ok(heard),
@@ -202,6 +197,9 @@ pub(crate) async fn attempt(
                     body: Some(body),
                 });
             }
+            Err(AttemptError::Refused(reason)) => {
+                return Err(Failed { failure: Some(Failure::NotProcessed(reason)), body: None });
+            }
             Err(error @ AttemptError::Reset(_)) => return Err(unknown(cell, Reason::UpstreamReset, &error)),
             Err(error @ AttemptError::Protocol(_)) => {
                 return Err(unknown(cell, Reason::UpstreamProtocol, &error));
@@ -224,18 +222,6 @@ async fn asked_back(worker: &Worker, pool: &Pool, may_leave: &dyn Fn(Reason) -> 
         }
         worker.timers().sleep(ASK_AGAIN).await;
     }
-}
-
-async fn connect(worker: &Worker, pool: &Rc<Pool>, until: Duration) -> Result<Connection, Failure> {
-    let left = until.saturating_sub(worker.clock().elapsed()).min(CONNECT);
-    let opened = Connection::open(&pool.connector, pool.pod.at.traffic, left).await;
-    opened.map_err(|error| {
-        tracing::debug!(pod = %pool.pod.at.traffic, %error, "no connection");
-        if error.kind() == io::ErrorKind::ConnectionRefused {
-            worker.tell_refused(pool.pod.at);
-        }
-        Failure::NotProcessed(Reason::ConnectFailed)
-    })
 }
 
 /// An answer may say that there is none: the orchestrator gives the transaction back, or is another cell's.

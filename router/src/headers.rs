@@ -73,7 +73,8 @@ pub(crate) struct AttemptFields<'a> {
     pub(crate) transaction: TransactionId,
     pub(crate) attempt: u32,
     pub(crate) cell: &'a str,
-    pub(crate) deadline_ms: u64,
+    /// None where nobody says how long it may take.
+    pub(crate) deadline_ms: Option<u64>,
 }
 
 /// `host` as it goes to the cell is the authority of an absolute target if there was one, else what the client said. It may
@@ -82,7 +83,9 @@ pub(crate) fn of_attempt(message: &mut Message, attempt: &AttemptFields<'_>) {
     message.field(names::TRANSACTION, attempt.transaction.text(&mut [0; 36]).as_bytes());
     message.number(names::ATTEMPT, attempt.attempt.into());
     message.field(names::CELL, attempt.cell.as_bytes());
-    message.number(names::DEADLINE, attempt.deadline_ms);
+    if let Some(left) = attempt.deadline_ms {
+        message.number(names::DEADLINE, left);
+    }
 }
 
 /// What a listener with `explain` tells the client.

@@ -25,6 +25,7 @@ mod held;
 mod identity;
 mod late;
 pub mod ledger_admin;
+mod link;
 mod listener;
 mod listening;
 mod live;

@@ -30,6 +30,8 @@ pub(crate) struct Head {
     pub(crate) fields: Fields,
     /// HTTP/1.0 may leave `host` out.
     pub(crate) http10: bool,
+    /// A call of gRPC, which goes to cells as it came: in HTTP/2.
+    pub(crate) grpc: bool,
 }
 
 impl Head {

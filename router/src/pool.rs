@@ -9,7 +9,7 @@ use std::task::Poll;
 use bulkhead_process::Connector;
 use bulkhead_protocol::Reason;
 
-use crate::edge::Connection;
+use crate::edge::{Channels, Connection};
 use crate::live::PodLive;
 
 /// Connections kept for later; more are closed when they come back.
@@ -58,6 +58,8 @@ pub(crate) struct Pool {
     /// All its connections are made so; for another there is another pool.
     pub(crate) connector: Arc<Connector>,
     idle: Idle<Connection>,
+    /// For what goes in HTTP/2.
+    pub(crate) channels: Channels,
     in_flight: Cell<u32>,
     /// Why what is under way there should go on elsewhere, as far as it can.
     recalled: Cell<Option<Reason>>,
@@ -69,6 +71,7 @@ impl Pool {
             connector: pod.connector(),
             pod,
             idle: Idle::default(),
+            channels: Channels::default(),
             in_flight: Cell::new(0),
             recalled: Cell::new(None),
         }
@@ -91,6 +94,7 @@ impl Pool {
     /// Closes what has been unused for too long, and forgets what the pod closed.
     pub(crate) fn sweep(&self, now_ms: u64) {
         self.idle.sweep(now_ms.saturating_sub(IDLE_MS));
+        self.channels.sweep(now_ms, now_ms.saturating_sub(IDLE_MS));
     }
 
     /// Asks for what is under way there, or no longer. Whether it was not asked for before: see [`Self::recalled`].

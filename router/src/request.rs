@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_crds::policy::TooLarge;
+use bulkhead_crds::policy::{RestartPolicy, TooLarge};
 use bulkhead_crds::router::OnRepeat;
 use bulkhead_http1::check_host;
 use bulkhead_ledger::Standing;
 use bulkhead_protocol::{Reason, TransactionId};
 use bulkhead_routing::{Refusal, decide};
+use bytes::Bytes;
 use http::Method;
 use tokio::time::timeout;
 use xxhash_rust::xxh3::Xxh3;
@@ -36,7 +37,7 @@ pub(crate) async fn serve(
     client: &Client,
     request: Request,
 ) -> Answer {
-    let life = Life::begin(worker);
+    let life = Life::begin(worker, &request.head);
     let settings = listener.settings();
     let answer = handle(worker, listener, &settings, client, request, &life).await;
     answer.unwrap_or_else(|refusal| refused(worker, &settings, &life, &refusal))
@@ -170,10 +171,18 @@ async fn read(
     room: &Rc<Room>,
 ) -> Result<(Payload, Option<Matched>), Refusal> {
     let table = worker.table();
-    let Allowed { length, too_large, deadline, rule } = allowed(&table, listener, head)?;
+    let Allowed { length, too_large, deadline, rule, passes } = allowed(&table, listener, head)?;
     life.set_deadline(deadline);
+    if passes {
+        // Nobody knows whether its caller waits for an answer before it says more.
+        life.streams();
+        let rest = Outgoing::Rest { read: Bytes::new(), rest: body };
+        return Ok((Payload::Once(Some(rest)), rule.map(|rule| (table, rule))));
+    }
     let patience = settings.body_timeout.min(life.time_left(worker));
-    let payload = match body::read(body, length, room, worker.timers(), patience).await? {
+    let read = body::read(body, length, room, worker.timers(), patience).await;
+    let read = read.map_err(|refusal| if head.grpc { not_whole(refusal) } else { refusal });
+    let payload = match read? {
         Body::Whole(bytes) => Payload::Whole(bytes),
         Body::TooLarge { read, rest } => match too_large {
             TooLarge::Stream => Payload::Once(Some(Outgoing::Rest { read, rest })),
@@ -191,6 +200,8 @@ struct Allowed {
     deadline: Duration,
     /// Place of the rule, where it takes no body to find it.
     rule: Option<usize>,
+    /// A call of gRPC whose rule has nothing started over is passed on as it comes.
+    passes: bool,
 }
 
 fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allowed, Refusal> {
@@ -203,6 +214,7 @@ fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allow
             too_large: TooLarge::Reject,
             deadline: Duration::MAX,
             rule: None,
+            passes: false,
         });
     }
     let rule = matched?;
@@ -212,7 +224,17 @@ fn allowed(table: &LocalTable, listener: &Listener, head: &Head) -> Result<Allow
         too_large,
         deadline: rule.restart.deadline,
         rule: Some(rule.place as usize),
+        passes: head.grpc && rule.restart.policy == RestartPolicy::Never && !rule.key_needs_body(),
     })
+}
+
+/// A call that came to no end in time may be one that waits for answers first.
+fn not_whole(refusal: Refusal) -> Refusal {
+    if refusal.reason != Reason::RequestTimeout {
+        return refusal;
+    }
+    let hint = "; a call whose caller streams needs a rule with restart.policy Never, which passes it on as it comes";
+    Refusal { detail: refusal.detail + hint, ..refusal }
 }
 
 fn malformed(detail: &str) -> Refusal {

@@ -302,6 +302,7 @@ impl Transaction {
     /// How long the next attempt may take. What is past the point of no return is finished however late it is.
     pub(crate) fn limit(&self, restart: &Restart, stage: Stage) -> Duration {
         match stage {
+            Stage::Restartable if self.life.is_stream() => self.life.left(&self.worker, restart.deadline),
             Stage::Restartable => self.life.left(&self.worker, restart.deadline).min(restart.per_attempt),
             Stage::Committed => restart.per_attempt,
         }
@@ -309,7 +310,11 @@ impl Transaction {
 
     /// What is sent in this attempt.
     pub(crate) fn message(&self, cell: &LocalCell, limit: Duration) -> Message {
-        let mut message = Message::new(&self.head.method, &self.head.origin());
+        let (method, target) = (&self.head.method, &*self.head.origin());
+        let mut message = match self.head.grpc {
+            true => Message::over_http2(method, target),
+            false => Message::new(method, target),
+        };
         message.field("host", self.head.host());
         message.fields(&self.head.fields);
         self.mark(&mut message, cell, limit);
@@ -324,7 +329,8 @@ impl Transaction {
                 transaction: self.life.id(),
                 attempt: self.life.attempts(),
                 cell: &cell.live.name,
-                deadline_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+                deadline_ms: (!self.life.is_endless())
+                    .then(|| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
             },
         );
     }

@@ -17,11 +17,12 @@ use bulkhead_process::Connector;
 use bulkhead_process::connect::Stream;
 use http::{Method, StatusCode};
 
-use super::buffers;
 use super::outgoing::Outgoing;
+use super::sending::{AttemptError, UpstreamHead};
 use super::upgrade::UpgradedCell;
-use super::upstream::UpstreamBody;
+use super::upstream::{Source, UpstreamBody};
 use super::wire::{Out, Wire};
+use super::{buffers, h2};
 
 /// Bytes of an answer's head.
 const MOST_HEAD: usize = 64 * 1024;
@@ -37,25 +38,46 @@ pub(crate) struct Message {
     pub(crate) asks_upgrade: bool,
     /// What was checked before it goes may not get old.
     pub(crate) goes_at_once: bool,
+    /// Where it goes in HTTP/2, in the place of the lines.
+    pub(super) http2: Option<Box<h2::Head>>,
 }
 
 impl Message {
     pub(crate) fn new(method: &Method, target: &str) -> Self {
         let mut head = buffers::out();
         request_line(&mut head, method, target);
-        Self { method: method.clone(), head, asks_upgrade: false, goes_at_once: false }
+        Self { method: method.clone(), head, asks_upgrade: false, goes_at_once: false, http2: None }
+    }
+
+    /// One that goes over HTTP/2.
+    pub(crate) fn over_http2(method: &Method, target: &str) -> Self {
+        let http2 = Some(Box::new(h2::Head::new(method, target)));
+        Self { method: method.clone(), head: Vec::new(), asks_upgrade: false, goes_at_once: false, http2 }
+    }
+
+    pub(crate) fn is_over_http2(&self) -> bool {
+        self.http2.is_some()
     }
 
     pub(crate) fn field(&mut self, name: &str, value: &[u8]) {
+        if let Some(http2) = &mut self.http2 {
+            return http2.field(name, value);
+        }
         field(&mut self.head, name.as_bytes(), value);
     }
 
     pub(crate) fn number(&mut self, name: &str, number: u64) {
+        if let Some(http2) = &mut self.http2 {
+            return http2.field(name, number.to_string().as_bytes());
+        }
         number_field(&mut self.head, name.as_bytes(), number);
     }
 
     /// Fields as they came, in their order, without what the message has of its own: the host, and its body's length.
     pub(crate) fn fields(&mut self, fields: &Fields) {
+        if let Some(http2) = &mut self.http2 {
+            return http2.fields(fields);
+        }
         let Self { head, asks_upgrade, .. } = self;
         fields.write(head, |known, _, _| {
             *asks_upgrade |= known == Known::Upgrade;
@@ -101,33 +123,6 @@ struct Exchange {
     lasts: bool,
 }
 
-/// Why no answer came through a connection.
-#[derive(thiserror::Error)]
-pub(crate) enum AttemptError {
-    #[error("the connection was closed before anything was sent")]
-    Stale { body: Outgoing },
-    #[error("the connection broke: {0}")]
-    Reset(#[source] io::Error),
-    #[error("what came back is no HTTP: {0} ({rule})", rule = .0.rule())]
-    Protocol(#[source] bulkhead_http1::Error),
-}
-
-impl std::fmt::Debug for AttemptError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the body, which is a client's.
-        write!(f, "{self}")
-    }
-}
-
-/// The head of a pod's answer, and its body still arriving.
-pub(crate) struct UpstreamHead {
-    pub(crate) status: StatusCode,
-    pub(crate) fields: Fields,
-    pub(crate) body: UpstreamBody,
-    /// Set where the pod agreed to leave HTTP.
-    pub(crate) upgrade: Option<UpgradedCell>,
-}
-
 impl Connection {
     /// # Errors
     /// What the kernel said. Nothing of any request was sent.
@@ -169,21 +164,21 @@ impl Connection {
     ///
     /// # Errors
     /// Only [`AttemptError::Stale`] says that nothing was sent; it gives the body back.
-    pub(crate) fn send(&self, message: &Message, body: Outgoing) -> Sending {
+    pub(crate) fn send(&self, message: &Message, body: Outgoing) -> Http1Sending {
         self.0.phase.set(Phase::Busy);
         self.0.exchange.borrow_mut().begin(&mut self.0.wire.borrow_mut().out, message, body);
-        Sending { upstream: Rc::clone(&self.0), method: message.method.clone(), over: false }
+        Http1Sending { upstream: Rc::clone(&self.0), method: message.method.clone(), over: false }
     }
 }
 
 /// A request on its way to an answer's head. It outlives whoever gives it up; dropped before, it closes the connection.
-pub(crate) struct Sending {
+pub(crate) struct Http1Sending {
     upstream: Rc<Upstream>,
     method: Method,
     over: bool,
 }
 
-impl Sending {
+impl Http1Sending {
     /// Whether the whole request is on its way.
     pub(crate) fn is_sent(&self) -> bool {
         let reads_on = matches!(self.upstream.exchange.borrow().body, Some(Outgoing::Rest { .. }));
@@ -191,7 +186,7 @@ impl Sending {
     }
 }
 
-impl Future for Sending {
+impl Future for Http1Sending {
     type Output = Result<UpstreamHead, AttemptError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -204,7 +199,7 @@ impl Future for Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for Http1Sending {
     fn drop(&mut self) {
         if !self.over {
             self.upstream.end();
@@ -268,7 +263,7 @@ impl Upstream {
             .then(|| UpgradedCell::new(Rc::clone(&self.wire)));
         exchange.lasts &= upgrade.is_none();
         self.settle(wire, exchange);
-        let body = UpstreamBody::new(Rc::clone(self));
+        let body = UpstreamBody::new(Source::Http1(Rc::clone(self)));
         Poll::Ready(Ok(UpstreamHead { status: answer.status, fields: answer.fields, body, upgrade }))
     }
 

@@ -163,7 +163,7 @@ where
         let upgrade = upgrade::is_asked(&request).then(|| Upgrade::new(&self.side.wire, afterwards));
         let body = Arriving::Http1(self.side.begin(request.framing, request.expects_continue));
         let bulkhead_http1::Request { method, target, fields, http10, .. } = request;
-        Request { head: Head { method, target, fields, http10 }, body, upgrade }
+        Request { head: Head { method, target, fields, http10, grpc: false }, body, upgrade }
     }
 
     /// None where the client leaves before there is an answer.

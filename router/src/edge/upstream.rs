@@ -9,6 +9,7 @@ use bulkhead_http1::{Fields, Known, Piece};
 use bytes::{Bytes, BytesMut};
 
 use super::connection::Upstream;
+use super::h2;
 use crate::attempt::Lease;
 use crate::headers::is_ours;
 use crate::message::Holds;
@@ -17,8 +18,45 @@ use crate::metrics::PathMetrics;
 /// A body with the lease on the connection it comes through. Read to its end it gives the connection back; dropped before,
 /// it closes it.
 pub(crate) struct UpstreamBody {
-    upstream: Rc<Upstream>,
+    upstream: Source,
     lease: Option<Lease>,
+}
+
+/// What an answer comes through.
+pub(super) enum Source {
+    Http1(Rc<Upstream>),
+    Http2(Box<h2::Returning>),
+}
+
+impl Source {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Piece>> {
+        match self {
+            Self::Http1(upstream) => upstream.poll_piece(context),
+            Self::Http2(returning) => returning.poll_piece(context),
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        match self {
+            Self::Http1(upstream) => upstream.is_read(),
+            Self::Http2(returning) => returning.is_read(),
+        }
+    }
+
+    fn left(&self) -> Option<u64> {
+        match self {
+            Self::Http1(upstream) => upstream.left(),
+            Self::Http2(returning) => returning.is_read().then_some(0),
+        }
+    }
+
+    fn end(&self) {
+        match self {
+            Self::Http1(upstream) => upstream.end(),
+            // Takes itself back when it is dropped.
+            Self::Http2(_) => {}
+        }
+    }
 }
 
 /// Why a body was not read to its end.
@@ -42,7 +80,7 @@ pub(crate) enum Collected {
 }
 
 impl UpstreamBody {
-    pub(super) fn new(upstream: Rc<Upstream>) -> Self {
+    pub(super) fn new(upstream: Source) -> Self {
         Self { upstream, lease: None }
     }
 
@@ -61,6 +99,19 @@ impl UpstreamBody {
     /// Bytes that will come, where the cell said so.
     pub(crate) fn declared(&self) -> Option<u64> {
         self.upstream.left()
+    }
+
+    /// Whether nothing more comes.
+    pub(super) fn is_over(&self) -> bool {
+        self.upstream.is_read()
+    }
+
+    /// Has what is left of the request sent while nobody reads the answer.
+    pub(super) fn poll_send(&mut self, context: &mut Context<'_>) {
+        match &mut self.upstream {
+            Source::Http1(_) => {}
+            Source::Http2(returning) => returning.poll_send(context),
+        }
     }
 
     /// What comes next. Trailers are without what a cell may not say there.

@@ -136,7 +136,7 @@ impl From<AttemptError> for Broken {
     fn from(error: AttemptError) -> Self {
         tracing::debug!(%error, "a destination gave no answer");
         match error {
-            AttemptError::Stale { .. } => Self::Unsent,
+            AttemptError::Stale { .. } | AttemptError::Refused(_) => Self::Unsent,
             AttemptError::Reset(_) => Self::Sent(Reason::UpstreamReset),
             AttemptError::Protocol(_) => Self::Sent(Reason::UpstreamProtocol),
         }

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::client::get;
 use crate::fake::FakeCell;
+use crate::http2::{Http2, call};
 use crate::tls::{Authority, write};
 use crate::world::{ROUTER, Setup, World, cell, eventually, policy};
 
@@ -102,6 +103,10 @@ async fn a_cell_that_is_spoken_to_by_tls_is_heard_and_gets_its_transactions() {
     for _ in 0..3 {
         assert_eq!(client.send(get("/")).await.cell(), "a");
     }
+    // Calls of gRPC go in HTTP/2, which both sides agree on in the handshake.
+    let calls = Http2::connect(scene.world.address).await;
+    let (answer, trailers) = calls.try_send(call(&[]), "message").await.expect("is answered");
+    assert_eq!((answer.cell(), &answer.body[..], trailers.is_some()), ("a", &b"message"[..], true));
 
     // A renewed certificate is shown from then on, for health too, and nothing fails meanwhile.
     let before = scene.wall.taken();

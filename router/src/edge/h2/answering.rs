@@ -52,7 +52,7 @@ pub(super) async fn send(
     let (form, length) = form(status, &fields, &body, Asked::over_http2(head_alone));
     let ends = match &body {
         AnswerBody::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
-        AnswerBody::Stream { .. } => false,
+        AnswerBody::Stream { begun, rest } => begun.is_empty() && rest.is_over(),
     };
     let ends = ends || form == Form::Nothing;
     let stream = respond.borrow_mut().send_response(head(status, &fields, length), ends)?;
@@ -61,7 +61,7 @@ pub(super) async fn send(
         AnswerBody::Whole { holds, .. } if ends => Ok(holds),
         AnswerBody::Stream { .. } if ends => Ok(None),
         AnswerBody::Whole { data, trailers, holds } => {
-            outward.data(data, trailers.is_none()).await?;
+            outward.data(data, trailers.is_none(), None).await?;
             if let Some(trailers) = trailers {
                 outward.stream.send_trailers(map(&trailers))?;
             }
@@ -108,10 +108,15 @@ struct Outward<'a> {
 
 impl Outward<'_> {
     /// Sends bytes as there is room for them on their way to the client.
-    async fn data(&mut self, mut data: Bytes, ends: bool) -> Result<(), Unsent> {
+    async fn data(
+        &mut self,
+        mut data: Bytes,
+        ends: bool,
+        mut rest: Option<&mut UpstreamBody>,
+    ) -> Result<(), Unsent> {
         while !data.is_empty() {
             self.stream.reserve_capacity(data.len());
-            let room = self.room().await?;
+            let room = self.room(rest.as_deref_mut()).await?;
             let piece = data.split_to(room.min(data.len()));
             self.gauge.meter.borrow_mut().sends(piece.len());
             self.stream.send_data(piece, ends && data.is_empty())?;
@@ -119,10 +124,14 @@ impl Outward<'_> {
         Ok(())
     }
 
-    /// Bytes that may go out now: at least one.
-    async fn room(&mut self) -> Result<usize, Unsent> {
+    /// Bytes that may go out now: at least one. The request goes on meanwhile, since who takes none of the answer may yet
+    /// have more to say.
+    async fn room(&mut self, mut rest: Option<&mut UpstreamBody>) -> Result<usize, Unsent> {
         let mut late = None;
         poll_fn(|context| {
+            if let Some(rest) = &mut rest {
+                rest.poll_send(context);
+            }
             let room = self.stream.capacity();
             if room > 0 {
                 return Poll::Ready(Ok(room));
@@ -146,14 +155,14 @@ impl Outward<'_> {
     }
 
     async fn stream(&mut self, begun: Bytes, mut rest: UpstreamBody) -> Result<(), Unsent> {
-        self.data(begun, false).await?;
+        self.data(begun, false, Some(&mut rest)).await?;
         loop {
             let piece = poll_fn(|context| match rest.poll_piece(context) {
                 Poll::Pending => self.stream.poll_reset(context).map(|_| Err(Unsent::Gone)),
                 Poll::Ready(piece) => Poll::Ready(piece.map_err(Unsent::from)),
             });
             match piece.await {
-                Ok(Piece::Data(data)) => self.data(data, false).await?,
+                Ok(Piece::Data(data)) => self.data(data, false, Some(&mut rest)).await?,
                 Ok(Piece::End(trailers)) => {
                     match trailers.filter(|trailers| !trailers.is_empty()) {
                         None => self.stream.send_data(Bytes::new(), true)?,

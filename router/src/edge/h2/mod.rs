@@ -3,6 +3,8 @@
 
 mod answering;
 mod arriving;
+mod call;
+mod channels;
 mod io;
 mod meter;
 mod server;
@@ -11,6 +13,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 pub(super) use arriving::Body;
+pub(super) use call::{Call, Head, Returning};
+pub(crate) use channels::{Channels, NoPlace, Place};
 pub(crate) use server::{Allowed, Fault, serve_http2};
 
 use super::wire::Wire;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bulkhead_http1::{Downgraded, Malformed, downgrade};
 use bulkhead_process::clock;
+use bulkhead_protocol::grpc;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::LocalBoxFuture;
@@ -228,7 +229,8 @@ where
             Ok(Downgraded { method, target, fields, length, expects_continue }) => {
                 let waits = expects_continue.then(|| Rc::clone(&respond));
                 let body = Arriving::Http2(Box::new(Body::new(body, length, waits)));
-                let head = Head { method, target, fields, http10: false };
+                let grpc = grpc::is_grpc(fields.get("content-type"));
+                let head = Head { method, target, fields, http10: false, grpc };
                 // In a place of its own, as for HTTP/1.1.
                 let mut serving = Box::pin((self.serve)(Request { head, body, upgrade: None }));
                 poll_fn(|context| unless_gone(&respond, serving.as_mut(), context)).await

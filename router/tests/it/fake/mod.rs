@@ -1,6 +1,7 @@
 //! A cell without Kubernetes: an orchestrator that says what the test wants and does with requests what the test wants.
 
 mod ask;
+mod calls;
 mod health;
 
 use std::collections::VecDeque;
@@ -41,7 +42,6 @@ pub(crate) enum Behaviour {
     /// Sends the body back.
     Echo,
     /// Sends that text.
-    #[cfg(feature = "h2spec")]
     Say(&'static str),
     /// Sends the body back, and for each second request with status 500.
     FailHalf,
@@ -69,6 +69,10 @@ pub(crate) enum Behaviour {
     Trailers,
     /// Sends bytes for as long as somebody takes them.
     Endless,
+    /// Refuses calls of gRPC untouched.
+    RefuseStreams,
+    /// Says on each new connection for calls that it looked at none of them.
+    GoAway,
     /// Leaves HTTP and sends back what comes.
     Upgrade,
     /// Has messages sent to a destination, and answers when they came back.
@@ -90,6 +94,8 @@ struct Inner {
     hits: AtomicU64,
     connections: AtomicU64,
     sent: AtomicU64,
+    /// Calls of gRPC that a connection may carry at a time.
+    most_streams: Mutex<u32>,
     says: watch::Sender<(bool, String)>,
     mute: AtomicBool,
     capacity: Mutex<Option<u32>>,
@@ -135,6 +141,7 @@ impl FakeCell {
             hits: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            most_streams: Mutex::new(100),
             says: watch::Sender::new((true, "Ready".to_owned())),
             mute: AtomicBool::new(false),
             capacity: Mutex::new(None),
@@ -169,6 +176,11 @@ impl FakeCell {
     /// Bytes that were taken of endless answers.
     pub(crate) fn sent(&self) -> u64 {
         self.inner.sent.load(Ordering::SeqCst)
+    }
+
+    /// From the next connection on.
+    pub(crate) fn set_most_streams(&self, most: u32) {
+        *self.inner.most_streams.lock().expect("no test panics here") = most;
     }
 
     /// Requests since the last call.
@@ -256,6 +268,9 @@ async fn accept(
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 async fn serve(stream: TcpStream, inner: Arc<Inner>, health: bool) {
+    if !health && calls::are_calls(&stream).await {
+        return calls::serve(stream, inner).await;
+    }
     let service = service_fn(move |request| {
         let inner = Arc::clone(&inner);
         async move { if health { Ok(stream_of(&inner)) } else { transaction(&inner, request).await } }
@@ -285,7 +300,6 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
     answer.headers_mut().insert("x-cell", inner.name.parse().expect("a legal value"));
     match behaviour {
         Behaviour::Echo => {}
-        #[cfg(feature = "h2spec")]
         Behaviour::Say(text) => *answer.body_mut() = Full::new(Bytes::from_static(text.as_bytes())).boxed(),
         Behaviour::FailHalf if number.is_multiple_of(2) => {
             *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -319,6 +333,8 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
         Behaviour::Hang => {
             let _ = inner.behaviour.subscribe().wait_for(|other| *other != Behaviour::Hang).await;
         }
+        // What is said of calls of gRPC.
+        Behaviour::RefuseStreams | Behaviour::GoAway => return Err(Closed),
         Behaviour::Reset => return Err(Closed),
         Behaviour::Trailers => {
             let name = "x-sum, bulkhead-outcome";

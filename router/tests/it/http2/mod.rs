@@ -1,5 +1,6 @@
 //! Clients that speak HTTP/2: one that keeps to it, and frames sent as they are for what no client would send.
 
+mod calls;
 mod floods;
 mod refusals;
 mod serving;
@@ -21,6 +22,8 @@ use tokio::time::timeout;
 use crate::client::Answer;
 use crate::world::PATIENCE;
 
+pub(crate) use calls::call;
+
 /// One connection.
 pub(crate) struct Http2 {
     sender: SendRequest<Bytes>,
@@ -34,7 +37,8 @@ impl Http2 {
     }
 
     pub(crate) async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> Self {
-        Self::with(h2::client::Builder::new().initial_window_size(1 << 20), stream).await
+        let mut builder = h2::client::Builder::new();
+        Self::with(builder.initial_window_size(1 << 20).initial_connection_window_size(1 << 24), stream).await
     }
 
     pub(crate) async fn with<S>(builder: &h2::client::Builder, stream: S) -> Self
@@ -62,10 +66,10 @@ impl Http2 {
         body: impl Into<Bytes>,
     ) -> Result<(Answer, Option<HeaderMap>), h2::Error> {
         let body = body.into();
-        let (response, stream) = self.open(request, body.is_empty()).await?;
+        let (response, mut stream) = self.open(request, body.is_empty()).await?;
         let sends = async {
             if !body.is_empty() {
-                write(stream, body).await;
+                write(&mut stream, body).await;
             }
         };
         let answered = async {
@@ -81,18 +85,19 @@ impl Http2 {
     }
 }
 
-/// Sends a body to its end, as far as the other side takes it.
-async fn write(mut stream: SendStream<Bytes>, mut body: Bytes) {
+/// Sends a body to its end, as far as the other side takes it. Whether it took all.
+async fn write(stream: &mut SendStream<Bytes>, mut body: Bytes) -> bool {
     while !body.is_empty() {
         stream.reserve_capacity(body.len());
         let Some(Ok(room)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else {
-            return;
+            return false;
         };
         let piece = body.split_to(room.min(body.len()));
         if stream.send_data(piece, body.is_empty()).is_err() {
-            return;
+            return false;
         }
     }
+    true
 }
 
 /// Reads a body to its end.
