@@ -16,13 +16,14 @@ pub(crate) enum Form {
 /// What a cell must see: method, target and body.
 pub(crate) type Seen = (String, String, Vec<u8>);
 
-/// The bytes that go on, and what whoever reads them must see. CONNECT is answered and goes no further.
+/// The bytes that go on, and what whoever reads them must see. CONNECT is refused, and with it ends its
+/// connection.
 pub(crate) fn forward(reading: &Reading, form: Form) -> (Vec<u8>, Vec<Seen>) {
     let (mut out, mut seen) = (Vec::new(), Vec::new());
     for message in reading.messages.iter().filter(|message| message.whole) {
         let (method, target) = parts(message);
         if method == Method::CONNECT {
-            continue;
+            break;
         }
         write(&mut out, message, &method, &target, form);
         let origin = origin(&target);
