@@ -1,5 +1,5 @@
-//! Decisions about fixed requests over fixed tables, again and again: what is counted. Nothing in them depends on a clock
-//! or on chance.
+//! What is counted: decisions about fixed requests over fixed tables, and the bytes of fixed messages, again and again.
+//! Nothing in it depends on a clock or on chance.
 
 use std::hint::black_box;
 
@@ -12,6 +12,8 @@ use bulkhead_routing::{CellIndex, CellStates, CellView, Inputs, RequestParts, Ta
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::codec;
+
 const LISTENER: &str = "http";
 const CELLS: [&str; 4] = ["a", "b", "c", "d"];
 /// Rules that a policy may have at most.
@@ -20,21 +22,38 @@ const RULES_EACH: usize = 128;
 const REQUESTS: u64 = 64;
 const BODY: &str = r#"{"partner":"p123","market":"US","paymentType":"card","amount":1250,"currency":"USD","pan":"374500000000007"}"#;
 
-/// One kind of decision.
 pub(super) struct Case {
     pub(super) name: &'static str,
+    what: What,
+}
+
+enum What {
+    Decision(Decision),
+    /// Done so many times.
+    Codec(fn(u64) -> Result<()>),
+}
+
+struct Decision {
     rules: fn() -> Vec<Value>,
     /// Whether the first of the cells is out.
     first_is_out: bool,
 }
 
-pub(super) static CASES: [Case; 5] = [
-    Case { name: "one rule by a field, key in a field", rules: one_rule, first_is_out: false },
-    Case { name: "one rule by a field, first cell out", rules: one_rule, first_is_out: true },
-    Case { name: "one of 1,000 rules by a field", rules: many_rules, first_is_out: false },
-    Case { name: "one of 100 rules by a range in the body", rules: rules_of_bodies, first_is_out: false },
-    Case { name: "one of 100 rules by the path, no key", rules: rules_of_paths, first_is_out: false },
+pub(super) static CASES: [Case; 9] = [
+    decision("one rule by a field, key in a field", one_rule, false),
+    decision("one rule by a field, first cell out", one_rule, true),
+    decision("one of 1,000 rules by a field", many_rules, false),
+    decision("one of 100 rules by a range in the body", rules_of_bodies, false),
+    decision("one of 100 rules by the path, no key", rules_of_paths, false),
+    Case { name: "a request's head of 7 fields, read", what: What::Codec(codec::read_request) },
+    Case { name: "the same written for a cell", what: What::Codec(codec::write_request) },
+    Case { name: "an answer's head of 4 fields, read", what: What::Codec(codec::read_answer) },
+    Case { name: "a body of 8 chunks of 512 B, read", what: What::Codec(codec::read_chunks) },
 ];
+
+const fn decision(name: &'static str, rules: fn() -> Vec<Value>, first_is_out: bool) -> Case {
+    Case { name, what: What::Decision(Decision { rules, first_is_out }) }
+}
 
 struct Cells {
     first_is_out: bool,
@@ -52,11 +71,20 @@ impl CellStates for Cells {
 }
 
 impl Case {
-    /// Decides so many times.
+    /// Does it so many times.
     ///
     /// # Errors
-    /// When a request gets no cell: whatever is counted then is not what was to be.
+    /// When a request gets no cell, or a message cannot be read: whatever is counted then is not what was to be.
     pub(super) fn play(&self, count: u64) -> Result<()> {
+        match &self.what {
+            What::Decision(decision) => decision.play(count),
+            What::Codec(play) => play(count),
+        }
+    }
+}
+
+impl Decision {
+    fn play(&self, count: u64) -> Result<()> {
         let (table, requests) = (self.table()?, (0..REQUESTS).map(request).collect::<Vec<_>>());
         let states = Cells { first_is_out: self.first_is_out };
         let transaction = TransactionId::new_v7(1, [7; 10]);
@@ -172,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_of_every_case_gets_a_cell() {
+    fn every_case_comes_to_its_end() {
         for case in &CASES {
             case.play(REQUESTS).unwrap_or_else(|refused| panic!("{}: {refused:#}", case.name));
         }
@@ -180,7 +208,12 @@ mod tests {
 
     #[test]
     fn tables_have_all_rules() {
-        let rules = CASES.each_ref().map(|case| case.table().expect("is built").rules().len());
+        let decisions = CASES.iter().filter_map(|case| match &case.what {
+            What::Decision(decision) => Some(decision),
+            What::Codec(_) => None,
+        });
+        let rules: Vec<_> =
+            decisions.map(|decision| decision.table().expect("is built").rules().len()).collect();
         assert_eq!(rules, [1, 1, 1_000, 100, 100]);
     }
 }

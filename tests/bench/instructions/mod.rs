@@ -1,7 +1,8 @@
-//! How many instructions a decision takes, counted and not timed: figures that a noisy machine cannot hide, beside those
+//! How many instructions decisions and the codec take, counted and not timed: figures that a noisy machine cannot hide, beside those
 //! that are committed. What is counted is `cases`'s; valgrind counts.
 
 mod cases;
+mod codec;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,14 +18,14 @@ use cases::{CASES, Case};
 
 /// By how much of it a count may leave what is committed, up or down.
 const TOLERANCE_PERCENT: u64 = 2;
-/// Decisions of each case that are counted.
+/// How often each case is played.
 const COUNT: u64 = 10_000;
 /// Counts by case, as they are committed.
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/instructions/expected.json");
 
-/// How many instructions a decision takes.
+/// How many instructions a decision takes, and reading and writing HTTP/1.1.
 ///
-/// Each case is played under valgrind with and without its decisions, and the difference is counted. Exit status: 0 when
+/// Each case is played under valgrind not at all and many times, and the difference is counted. Exit status: 0 when
 /// every count is within 2 % of the committed one; 1 when one is not, or could not be counted. The counts are of the release
 /// profile, and another compiler may make others: `--bless` commits to what there is.
 #[derive(clap::Args)]
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     /// One JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Decide only, as valgrind is told to.
+    /// Play only, as valgrind is told to.
     #[arg(long, hide = true, value_name = "CASE")]
     play: Option<String>,
     /// How often.
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if report.met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Instructions for each decision.
+/// Instructions for each time.
 fn counted(case: &Case, folder: &Path) -> Result<u64> {
     let [without, with] = [0, COUNT].map(|count| instructions(case, count, folder));
     Ok((with?.saturating_sub(without?)) / COUNT)
