@@ -217,7 +217,7 @@ fn parse_service(text: &str) -> anyhow::Result<ServiceFlag> {
 }
 
 fn parse_protocol(text: &str) -> Result<EntryProtocol, String> {
-    serde_json::from_value(text.into()).map_err(|_| "not one of http1 and bulkhead".to_owned())
+    serde_json::from_value(text.into()).map_err(|_| "not one of http1, h2c and bulkhead".to_owned())
 }
 
 /// Steps by flag have the time-out that steps have by default. A path begins with `/`, which the name of no destination

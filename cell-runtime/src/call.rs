@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bulkhead_process::connect::{http1, say_chunked};
+use bulkhead_crds::template::EntryProtocol;
+use bulkhead_process::connect::say_chunked;
 use bulkhead_protocol::Reason;
 use http::{Request, Response};
-use hyper::client::conn::http1::SendRequest;
 
 use crate::body::Body;
 use crate::cell::Cell;
+use crate::sender::{Sender, is_untouched};
 use crate::service::{Pod, Service, State};
-
-pub(crate) type Sender = SendRequest<Body>;
 
 /// Pods within a cell answer or refuse in milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,6 +31,8 @@ pub(crate) enum CallError {
     NoPod { service: String, detail: String },
     #[error("service {service} at {pod} broke off before it answered: {source}")]
     Broken { service: String, pod: SocketAddr, source: hyper::Error },
+    #[error("service {service} at {pod} refused the call untouched: {source}")]
+    Refused { service: String, pod: SocketAddr, source: hyper::Error },
     #[error("service {service} did not answer within {timeout:?}")]
     TooLate { service: String, timeout: Duration },
 }
@@ -40,24 +41,34 @@ impl CallError {
     /// [`Reason::ServiceNotReady`] promises that no service saw the request.
     pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::NoPod { .. } => Reason::ServiceNotReady,
+            Self::NoPod { .. } | Self::Refused { .. } => Reason::ServiceNotReady,
             Self::Broken { .. } | Self::TooLate { .. } => Reason::ServiceFailed,
         }
     }
 }
 
-/// Sends to one pod of `service`. The answer's body gives the connection back when it has been read.
+/// Sends to one pod of `service`, in HTTP/1.1. The answer's body gives the connection back when it has been read.
 pub(crate) async fn call(
     cell: &Arc<Cell>,
     service: &Service,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, CallError> {
     say_chunked(&mut request);
+    send(cell, service, EntryProtocol::Http1, request).await
+}
+
+/// As [`call`], in what the entry speaks.
+pub(crate) async fn send(
+    cell: &Arc<Cell>,
+    service: &Service,
+    protocol: EntryProtocol,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, CallError> {
     let mut tried = Vec::new();
     let mut detail = String::new();
     for _ in 0..MAX_TRIES {
         let Some(pod) = service.choose(&tried) else { break };
-        let mut lease = match Lease::open(cell, &pod).await {
+        let mut lease = match Lease::open(cell, &pod, protocol).await {
             Ok(lease) => lease,
             Err(error) => {
                 detail = format!("; the last tried, {}, could not be reached: {error}", pod.address);
@@ -65,15 +76,18 @@ pub(crate) async fn call(
                 continue;
             }
         };
-        match lease.sender_mut().try_send_request(request).await {
+        match lease.sender_mut().send(request).await {
             Ok(response) => return Ok(response.map(|body| Body::leased(body, lease))),
             Err(mut error) => match error.take_message() {
                 // Not a byte of it left this process.
                 Some(unsent) => request = unsent,
                 None => {
                     lease.failed();
-                    let service = service.spec.name.clone();
-                    return Err(CallError::Broken { service, pod: pod.address, source: error.into_error() });
+                    let (service, pod, source) = (service.spec.name.clone(), pod.address, error.into_error());
+                    return Err(match is_untouched(&source) {
+                        true => CallError::Refused { service, pod, source },
+                        false => CallError::Broken { service, pod, source },
+                    });
                 }
             },
         }
@@ -89,21 +103,27 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    async fn open(cell: &Arc<Cell>, pod: &Arc<Pod>) -> io::Result<Self> {
+    async fn open(cell: &Arc<Cell>, pod: &Arc<Pod>, protocol: EntryProtocol) -> io::Result<Self> {
         pod.in_flight.fetch_add(1, Ordering::Relaxed);
         let mut lease = Self { cell: Arc::clone(cell), pod: Arc::clone(pod), sender: None };
-        lease.sender = Some(lease.connection().await?);
+        lease.sender = Some(lease.connection(protocol).await?);
         Ok(lease)
     }
 
-    async fn connection(&self) -> io::Result<Sender> {
-        while let Some(mut sender) = self.pod.take_idle(self.cell.clock.millis()) {
+    async fn connection(&self, protocol: EntryProtocol) -> io::Result<Sender> {
+        let is_http2 = protocol == EntryProtocol::H2c;
+        let kept = || match is_http2 {
+            true => self.pod.multiplexed.take(),
+            false => self.pod.idle.take(self.cell.clock.millis()),
+        };
+        while let Some(mut sender) = kept() {
             if let Ok(Ok(())) = tokio::time::timeout(BECOMES_FREE, sender.ready()).await {
                 return Ok(sender);
             }
         }
         match self.cell.connector.connect(self.pod.address, CONNECT_TIMEOUT).await {
-            Ok(stream) => http1(stream).await.map_err(io::Error::other),
+            Ok(stream) if is_http2 => self.pod.multiplexed.open(stream).await,
+            Ok(stream) => Sender::http1(stream).await,
             Err(error) => {
                 self.unreachable(&error);
                 Err(error)
@@ -132,7 +152,7 @@ impl Lease {
     /// Gives the connection back; its last answer has been read to the end.
     pub(crate) fn keep(mut self) {
         if let Some(sender) = self.sender.take() {
-            self.pod.keep_idle(sender, self.cell.clock.millis());
+            self.pod.idle.keep(sender, self.cell.clock.millis());
         }
     }
 }

@@ -95,8 +95,12 @@ impl Cell {
     /// Takes the whole list of a service's pods.
     pub(crate) fn set_pods(self: &Arc<Self>, service: &str, addresses: &[SocketAddr]) {
         let Some(service) = self.services.get(service) else { return };
+        let is_http2 =
+            self.config.entry.as_ref().is_some_and(|entry| {
+                entry.service == service.spec.name && entry.protocol == EntryProtocol::H2c
+            });
         for pod in service.set_pods(addresses) {
-            probe::spawn(self, &pod, &service.spec.readiness_path);
+            probe::spawn(self, &pod, &service.spec.readiness_path, is_http2);
         }
         self.changed.notify_one();
     }

@@ -1,15 +1,17 @@
 //! Hands whole transactions to the entry service, and its answers back. A service that speaks `bulkhead` may give one back
 //! or send it to a destination by the fields of its answer; of any other, such fields mean nothing.
 
+use std::mem;
 use std::sync::Arc;
 
 use bulkhead_crds::template::{Entry, EntryProtocol};
 use bulkhead_protocol::egress::{self, MAX_BODY};
 use bulkhead_protocol::{Egress, Reason, fields as names, hop};
-use http::{HeaderValue, Request, Response, StatusCode, Version, header};
+use http::uri::{Authority, Scheme};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header};
 
 use crate::body::Body;
-use crate::call::call;
+use crate::call::{call, send};
 use crate::cell::Cell;
 use crate::fields::{OUTCOME, REASON};
 use crate::refusal::Refusal;
@@ -29,11 +31,17 @@ pub(crate) async fn pass(
     // The server at our edge answers 100-continue itself, as the body is read.
     request.headers_mut().remove(header::EXPECT);
     *request.version_mut() = Version::HTTP_11;
-    let mut response = call(cell, service, request).await?;
+    let mut response = match entry.protocol {
+        EntryProtocol::Http1 | EntryProtocol::Bulkhead => call(cell, service, request).await?,
+        EntryProtocol::H2c => {
+            in_http2(service, &mut request)?;
+            send(cell, service, EntryProtocol::H2c, request).await?
+        }
+    };
     *response.version_mut() = Version::HTTP_11;
     hop::end_hop(response.headers_mut());
     let outcome = match entry.protocol {
-        EntryProtocol::Http1 => Ok(None),
+        EntryProtocol::Http1 | EntryProtocol::H2c => Ok(None),
         EntryProtocol::Bulkhead => egress::one(response.headers(), names::OUTCOME),
     };
     match outcome.map_err(|wrong| failed(service, &wrong.to_string()))? {
@@ -45,6 +53,19 @@ pub(crate) async fn pass(
         Some(names::OUTCOME_EGRESS) => leave(service, response).await,
         Some(other) => Err(failed(service, &format!("{OUTCOME} is {other:?}, neither restart nor egress"))),
     }
+}
+
+/// Says who is asked in the target, where HTTP/2 has it (RFC 9113, section 8.3.1).
+fn in_http2(service: &Service, request: &mut Request<Body>) -> Result<(), Refusal> {
+    let host = request.headers_mut().remove(header::HOST);
+    let host = host.as_ref().map(HeaderValue::as_bytes).filter(|host| !host.is_empty());
+    let mut target = mem::take(request.uri_mut()).into_parts();
+    target.scheme = Some(Scheme::HTTP);
+    target.authority = Authority::try_from(host.unwrap_or(service.spec.name.as_bytes())).ok();
+    *request.uri_mut() = Uri::from_parts(target)
+        .map_err(|wrong| Refusal::new(Reason::Malformed, format!("No target for HTTP/2: {wrong}.")))?;
+    *request.version_mut() = Version::HTTP_2;
+    Ok(())
 }
 
 /// Leaves of our fields those that give a transaction back.

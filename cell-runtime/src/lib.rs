@@ -20,6 +20,7 @@ mod peers;
 mod probe;
 mod refusal;
 mod request;
+mod sender;
 mod service;
 mod speaker;
 mod traffic;

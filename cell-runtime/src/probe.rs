@@ -1,6 +1,8 @@
 //! Asks one pod's readiness path, again and again, over a connection of its own. What follows from the answers is
 //! the verdict's.
 
+mod http2;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,12 +21,15 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Longest answer that a probe reads to keep its connection.
 const MAX_ANSWER: usize = 64 * 1024;
 
-type Connection = SendRequest<Empty<Bytes>>;
+enum Connection {
+    Http1(SendRequest<Empty<Bytes>>),
+    Http2(http2::Connection),
+}
 
-/// Probes until the pod is no longer known.
-pub(crate) fn spawn(cell: &Arc<Cell>, pod: &Arc<Pod>, path: &str) {
+/// Probes until the pod is no longer known, in HTTP/1.1 unless the service speaks HTTP/2.
+pub(crate) fn spawn(cell: &Arc<Cell>, pod: &Arc<Pod>, path: &str, is_http2: bool) {
     let (mut connection, asked) = (None, path.to_owned());
-    let probe = async move |cell: &Cell, pod: &Pod| probe(cell, pod, &asked, &mut connection).await;
+    let probe = async move |cell: &Cell, pod: &Pod| probe(cell, pod, &asked, is_http2, &mut connection).await;
     tokio::spawn(watch(Arc::downgrade(cell), Arc::downgrade(pod), path.to_owned(), probe));
 }
 
@@ -63,6 +68,7 @@ async fn probe(
     cell: &Cell,
     pod: &Pod,
     path: &str,
+    is_http2: bool,
     kept: &mut Option<Connection>,
 ) -> anyhow::Result<StatusCode> {
     if let Some(mut connection) = kept.take()
@@ -71,13 +77,21 @@ async fn probe(
         *kept = Some(connection);
         return Ok(status);
     }
-    let mut connection = http1(cell.connector.connect(pod.address, cell.probe_timeout).await?).await?;
+    let stream = cell.connector.connect(pod.address, cell.probe_timeout).await?;
+    let mut connection = match is_http2 {
+        true => Connection::Http2(http2::open(stream).await?),
+        false => Connection::Http1(http1(stream).await?),
+    };
     let status = ask(&mut connection, pod, path).await?;
     *kept = Some(connection);
     Ok(status)
 }
 
 async fn ask(connection: &mut Connection, pod: &Pod, path: &str) -> anyhow::Result<StatusCode> {
+    let connection = match connection {
+        Connection::Http1(connection) => connection,
+        Connection::Http2(connection) => return http2::ask(connection, pod, path).await,
+    };
     connection.ready().await?;
     let request = Request::get(path)
         .header(header::HOST, pod.address.to_string())

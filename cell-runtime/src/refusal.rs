@@ -1,7 +1,7 @@
 //! Answers that the cell-runtime makes itself: problem documents, with the outcome beside them that lets a router
 //! start the transaction elsewhere.
 
-use bulkhead_protocol::{Problem, Reason, fields};
+use bulkhead_protocol::{Problem, Reason, fields, grpc};
 use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::body::Body;
@@ -35,6 +35,20 @@ impl Refusal {
     /// Ends the transaction, whatever the reason.
     pub(crate) fn ending(reason: Reason, detail: impl Into<String>) -> Self {
         Self { restarts: false, ..Self::new(reason, detail) }
+    }
+
+    /// As [`Self::answer`], to a call of gRPC. What a router takes for its own stays as it reads it.
+    pub(crate) fn answer_call(&self, transaction: Option<&HeaderValue>) -> Response<Body> {
+        if self.restarts || self.reason == Reason::WrongCell {
+            return self.answer(transaction);
+        }
+        let mut response = Response::new(Body::whole(""));
+        for (name, value) in grpc::refusal(self.reason, &self.detail) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        response
     }
 
     pub(crate) fn answer(&self, transaction: Option<&HeaderValue>) -> Response<Body> {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{Continue, Reason, egress, fields as names};
-use http::{HeaderMap, Request, Response};
+use bulkhead_protocol::{Continue, Reason, egress, fields as names, grpc};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
 use hyper::body::Incoming;
 
 use crate::body::Body;
@@ -18,7 +18,11 @@ use crate::{entry, workflow};
 pub(crate) async fn serve(cell: Arc<Cell>, request: Request<Incoming>) -> Response<Body> {
     let begun = cell.clock.micros();
     let transaction = request.headers().get(names::TRANSACTION).cloned();
-    let served = attempt(&cell, request.map(Body::stream)).await;
+    let is_call = request.version() == Version::HTTP_2
+        && grpc::is_grpc(request.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes));
+    let mut request = request.map(Body::stream);
+    as_in_http1(&mut request);
+    let served = attempt(&cell, request).await;
     let outcome = served.as_ref().map_or_else(|refusal| refusal.reason.as_str(), outcome);
     cell.metrics.request(outcome, cell.clock.micros().saturating_sub(begun));
     served.unwrap_or_else(|refusal| {
@@ -27,8 +31,22 @@ pub(crate) async fn serve(cell: Arc<Cell>, request: Request<Incoming>) -> Respon
             detail = refusal.detail,
             "a request was not served"
         );
-        refusal.answer(transaction.as_ref())
+        match is_call {
+            true => refusal.answer_call(transaction.as_ref()),
+            false => refusal.answer(transaction.as_ref()),
+        }
     })
+}
+
+/// What comes in HTTP/2 says in its target who is asked, and HTTP/1.1 in a field, as everybody here reads it.
+fn as_in_http1(request: &mut Request<Body>) {
+    let Some(authority) = request.uri().authority() else { return };
+    let host = HeaderValue::from_str(authority.as_str());
+    let path = request.uri().path_and_query().cloned();
+    if let Ok(host) = host {
+        request.headers_mut().entry(header::HOST).or_insert(host);
+    }
+    *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
 }
 
 /// What became of a request that was answered.
@@ -140,8 +158,6 @@ fn resume(cell: &Arc<Cell>, back: &Continue) -> Result<Place, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]

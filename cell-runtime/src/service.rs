@@ -9,13 +9,8 @@ use arc_swap::ArcSwap;
 use bulkhead_crds::template;
 use tokio::sync::Notify;
 
-use crate::call::Sender;
+use crate::sender::{Idle, Multiplexed};
 use crate::verdict::ServiceView;
-
-/// Kept connections of one pod.
-const MAX_IDLE: usize = 256;
-/// A kept connection older than this may have met the service's own idle time-out, and is not used again.
-const MAX_IDLE_MS: u64 = 4_000;
 
 /// One service and its pods.
 pub(crate) struct Service {
@@ -31,7 +26,8 @@ pub(crate) struct Pod {
     pub(crate) address: SocketAddr,
     state: Mutex<State>,
     pub(crate) in_flight: AtomicU32,
-    idle: Mutex<Vec<Idle>>,
+    pub(crate) idle: Idle,
+    pub(crate) multiplexed: Multiplexed,
     /// Asks the prober to probe now.
     pub(crate) wake: Notify,
 }
@@ -42,11 +38,6 @@ pub(crate) enum State {
     Unprobed,
     Ready,
     NotReady { why: String },
-}
-
-struct Idle {
-    sender: Sender,
-    since_ms: u64,
 }
 
 impl Service {
@@ -123,7 +114,8 @@ impl Pod {
             address,
             state: Mutex::new(State::Unprobed),
             in_flight: AtomicU32::new(0),
-            idle: Mutex::default(),
+            idle: Idle::default(),
+            multiplexed: Multiplexed::default(),
             wake: Notify::new(),
         }
     }
@@ -142,29 +134,6 @@ impl Pod {
         let changed = std::mem::discriminant(&*state) != std::mem::discriminant(&new);
         *state = new;
         changed
-    }
-
-    /// The connection kept last, if one is young enough and still open.
-    pub(crate) fn take_idle(&self, now_ms: u64) -> Option<Sender> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(Idle { sender, since_ms }) = idle.pop() {
-            if now_ms.saturating_sub(since_ms) > MAX_IDLE_MS {
-                // Those beneath it are older still.
-                idle.clear();
-                return None;
-            }
-            if !sender.is_closed() {
-                return Some(sender);
-            }
-        }
-        None
-    }
-
-    pub(crate) fn keep_idle(&self, sender: Sender, now_ms: u64) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MAX_IDLE && !sender.is_closed() {
-            idle.push(Idle { sender, since_ms: now_ms });
-        }
     }
 }
 

@@ -3,11 +3,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bulkhead_process::Shutdown;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -21,6 +23,14 @@ use crate::request;
 const MAX_CONNECTIONS: usize = 16_384;
 /// Routers keep idle connections for later; this only ends those of a router that is gone.
 const IDLE: Duration = Duration::from_secs(300);
+/// Calls on one connection in HTTP/2, of which a router makes another when it needs more.
+const MAX_CALLS: u32 = 1_000;
+/// Bytes of one request that a router may send before they are passed on; and of all requests of a connection, so that none
+/// that its service does not read holds up the others.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = MAX_CALLS * STREAM_WINDOW;
+/// More than what a router lets through.
+const MAX_HEAD: u32 = 2 * 1024 * 1024;
 /// Every router has heard by then that this orchestrator stops, and its last requests have arrived.
 const HEARD: Duration = Duration::from_secs(1);
 /// How often this server shows that it runs.
@@ -82,22 +92,40 @@ fn spawn(
     graceful: &GracefulShutdown,
     place: tokio::sync::OwnedSemaphorePermit,
 ) {
-    let cell = Arc::clone(cell);
+    let (cell, begun) = (Arc::clone(cell), Arc::new(AtomicBool::new(false)));
+    let begins = Arc::clone(&begun);
     let service = service_fn(move |request| {
+        begins.store(true, Ordering::Relaxed);
         let cell = Arc::clone(&cell);
         async move { Ok::<_, Infallible>(request::serve(cell, request).await) }
     });
-    let connection = hyper::server::conn::http1::Builder::new()
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+    builder
+        .http2()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .serve_connection(TokioIo::new(stream), service);
-    let connection = graceful.watch(connection);
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_CALLS)
+        .max_header_list_size(MAX_HEAD);
+    let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended with an error");
+        tokio::select! {
+            served = connection => if let Err(error) = served {
+                tracing::debug!(%error, "a connection ended with an error");
+            },
+            () = silent(&begun) => {}
         }
         drop(place);
     });
+}
+
+/// Comes back when a connection has brought no request for too long since it was made.
+async fn silent(begun: &AtomicBool) {
+    tokio::time::sleep(IDLE).await;
+    if begun.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
 }
 
 /// Waits for the shutdown, says so, and then until nothing is under way or the time-out is over. Gives what is left of

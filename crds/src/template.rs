@@ -109,7 +109,7 @@ pub struct Service {
     /// Its port on the pods, for calls and for readiness. Where the Service has a single port, that one is used.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// Asked by the orchestrator with GET every 200 ms; 200 to 399 within 500 ms means ready.
+    /// Asked by the orchestrator with GET every 200 ms; 200 to 399 within 500 ms means ready. The service of an entry of protocol `h2c` is asked in HTTP/2; under `/grpc.health.v1.Health/Check` as gRPC asks, where SERVING means ready.
     #[serde(default = "default_readiness_path")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = "^/"))]
     pub readiness_path: String,
@@ -145,7 +145,7 @@ pub struct Entry {
     /// Name of one of `services`.
     #[schemars(length(min = 1, max = 63))]
     pub service: String,
-    /// `http1`: HTTP/1.1; the service knows nothing of transactions. `bulkhead`: HTTP/1.1 with the fields of docs/protocol.md, by which the service gives transactions back and reaches Destinations.
+    /// `http1`: HTTP/1.1; the service knows nothing of transactions. `h2c`: the same over HTTP/2 in the clear, with prior knowledge, as services of gRPC speak it. `bulkhead`: HTTP/1.1 with the fields of docs/protocol.md, by which the service gives transactions back and reaches Destinations.
     #[serde(default)]
     pub protocol: EntryProtocol,
     /// Versions of contexts that the service can go on from; for protocol `bulkhead`.
@@ -161,6 +161,8 @@ pub enum EntryProtocol {
     /// HTTP/1.1; the service knows nothing of transactions.
     #[default]
     Http1,
+    /// The same over HTTP/2 in the clear.
+    H2c,
     /// HTTP/1.1 with Bulkhead's own fields.
     Bulkhead,
 }

@@ -57,7 +57,7 @@ impl Pod {
         .await
     }
 
-    async fn serving<F>(controls: Arc<Controls>, serve: impl FnOnce(TcpListener) -> F) -> Self
+    pub(crate) async fn serving<F>(controls: Arc<Controls>, serve: impl FnOnce(TcpListener) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::panic, reason = "a test says so when the world is not as it must be")]
 
+mod calls;
 mod discovery;
 mod drain;
 mod egress;

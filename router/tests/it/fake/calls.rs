@@ -8,7 +8,7 @@ use bulkhead_protocol::{Reason, fields};
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -68,6 +68,10 @@ async fn call(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Option<()> {
+    if request.method() == Method::GET {
+        // Is asked whether it is ready, and is no call.
+        return respond.send_response(Response::new(()), true).ok().map(drop);
+    }
     let number = inner.hits.fetch_add(1, Ordering::SeqCst);
     let behaviour = inner.behaviour.borrow().clone();
     let (parts, mut body) = request.into_parts();

@@ -1,17 +1,21 @@
 //! Calls of gRPC, from a client through a router to a cell that speaks HTTP/2, and back.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use bulkhead_cell_runtime::{Bound, Discovery, config};
+use bulkhead_process::Shutdown;
 use bytes::Bytes;
 use futures::future::join_all;
 use h2::Reason;
 use http::{HeaderMap, Request};
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::{Http2, read, reason, write};
 use crate::client::Answer;
-use crate::fake::Behaviour;
-use crate::world::{PATIENCE, Setup, World, eventually, policy, rules};
+use crate::fake::{Behaviour, FakeCell};
+use crate::world::{PATIENCE, Setup, World, cell, eventually, policy, rules};
 
 /// One rule for cell `a`, and `b` behind it, with these limits of a listener.
 async fn world(restart: &str, limits: &'static str) -> World {
@@ -256,4 +260,60 @@ async fn a_connection_that_its_cell_closed_costs_no_call() {
         assert_eq!(answer.status, 200);
         assert!(!answer.body.is_empty());
     }
+}
+
+/// A cell-runtime named `a` before a service that speaks HTTP/2. It ends with the test.
+async fn orchestrator(service: &FakeCell, shutdown: &Shutdown) -> SocketAddr {
+    let web = json!({"name": "web", "port": 80, "readinessPath": "/readyz"});
+    let cell = json!({"cell": "a", "services": [web], "entry": {"service": "web", "protocol": "h2c"}});
+    let services = [("web".to_owned(), vec![service.address])].into();
+    let bound = Bound::bind(bulkhead_cell_runtime::Config {
+        cell: serde_json::from_value(cell).expect("is a configuration"),
+        pod: "a-0".to_owned(),
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        health_listen: None,
+        admin_listen: None,
+        discovery: Discovery::Fixed { services, peers: Vec::new() },
+        body_limit: config::DEFAULT_BODY_LIMIT,
+        drain_timeout: Duration::ZERO,
+        probe_timeout: PATIENCE,
+        registry: prometheus::Registry::new(),
+    });
+    let bound = bound.await.expect("binds");
+    let address = bound.addresses().traffic;
+    tokio::spawn(bound.run(shutdown.clone()));
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_goes_through_the_front_of_a_cell_to_its_service_and_back() {
+    let (service, shutdown) = (FakeCell::start("web").await, Shutdown::new());
+    let world = world(NEVER, "{}").await;
+    let address = orchestrator(&service, &shutdown).await;
+    world.write("cell-a.yaml", &cell("a", 100, address));
+    let client = Http2::connect(world.address).await;
+    let answers = async || send(&client, &[], "x").await.0.cell() == "web";
+    eventually("the service answers", answers).await;
+    service.seen();
+    let (response, mut stream) = client.open(call(&[]), false).await.expect("opens");
+    stream.send_data(Bytes::from_static(b"0"), false).expect("is sent");
+    let mut answers = response.await.expect("is answered before the end").into_body();
+    assert_eq!(answers.data().await.expect("comes").expect("comes"), "0");
+    stream.send_data(Bytes::from_static(b"1"), true).expect("is sent");
+    let (last, trailers) = read(answers).await.expect("is whole");
+    let trailers = trailers.expect("are there");
+    assert_eq!(
+        (&last[..], &trailers["grpc-status"], trailers.len()),
+        (&b"1"[..], &"0".parse().expect("legal"), 2)
+    );
+    let seen = service.seen().pop().expect("was called");
+    assert_eq!((&*seen.target, &seen.body[..]), ("http://test/shop.Carts/Add", &b"01"[..]));
+    // Refused by the service, the call goes from its cell to the next, where its rule lets it.
+    let groups = "[{cells: [{name: a}]}, {cells: [{name: b}]}]";
+    world.write("policy.yaml", &policy(groups));
+    world.serves("RoutingPolicy/default/shop", 2).await;
+    service.behave(Behaviour::RefuseStreams);
+    let (answer, _) = send(&client, &[], "x").await;
+    assert_eq!(answer.cell(), "b");
+    shutdown.trigger();
 }
