@@ -108,7 +108,7 @@ pub struct Listener {
     /// TCP port of every router process.
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// `HTTP`: HTTP/1.1, over TLS where `tls` is set.
+    /// `HTTP`: HTTP/1.1 and HTTP/2, over TLS where `tls` is set.
     #[serde(default)]
     pub protocol: Protocol,
     /// Absent: plain TCP.

@@ -106,6 +106,15 @@ fn what_http_1_1_would_read_in_another_way_is_refused() {
 }
 
 #[test]
+fn the_page_names_every_refusal() {
+    let page = include_str!("../../../docs/http2.md");
+    for malformed in Malformed::ALL {
+        let row = format!("| {} | {} |", malformed.doc().trim().trim_end_matches('.'), malformed.rule());
+        assert!(page.contains(&row), "docs/http2.md lacks this row: {row}");
+    }
+}
+
+#[test]
 fn options_of_the_server_itself_is_asked_for_with_a_star() {
     let parts = head("OPTIONS", Some("shop"), "*", &[]).expect("is one");
     assert!(written(&downgrade(&parts).expect("may be passed on")).starts_with(b"OPTIONS * HTTP/1.1\r\n"));
