@@ -18,6 +18,7 @@ mod proxy;
 mod report;
 mod restart;
 mod router;
+mod scale;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ enum Bench {
     Memory(memory::Args),
     Restart(restart::Args),
     Instructions(instructions::Args),
+    Scale(scale::Args),
 }
 
 fn main() -> Result<ExitCode> {
@@ -62,6 +64,7 @@ fn main() -> Result<ExitCode> {
         Bench::Memory(args) => memory::run(&args),
         Bench::Restart(args) => restart::run(&args),
         Bench::Instructions(args) => instructions::run(&args),
+        Bench::Scale(args) => scale::run(&args),
     }
 }
 

@@ -11,21 +11,30 @@ use bulkhead_process::Port;
 use crate::member::Member;
 use crate::process::{Launch, sibling};
 
-/// Starts one with its files in `folder`, and says where each of its listeners takes requests. `more` are
-/// further flags; without a core of its own it runs on all.
+/// One that was started.
+pub(crate) struct Router<const N: usize> {
+    pub(crate) member: Member,
+    /// Where each of its listeners takes requests.
+    pub(crate) listeners: [SocketAddr; N],
+    /// Where it tells what it does.
+    pub(crate) admin: SocketAddr,
+}
+
+/// Starts one with its files in `folder`. `more` are further flags; without a core of its own it runs on all.
 pub(crate) fn start<const N: usize>(
     name: &str,
     folder: &Path,
     listeners: [&str; N],
     more: &[&str],
     core: Option<usize>,
-) -> Result<(Member, [SocketAddr; N])> {
+) -> Result<Router<N>> {
     let mut ports = Vec::with_capacity(N + 1);
     for _ in 0..=N {
         ports.push(Port::free().context("no free port on loopback")?);
     }
     // Every port but the admin server's, which is the last.
     let addresses: [SocketAddr; N] = std::array::from_fn(|listener| ports[listener].address);
+    let admin = ports[N].address;
     let ledger = ledger(name, folder);
     fs::create_dir_all(&ledger).with_context(|| format!("{} cannot be made", ledger.display()))?;
     let mut flags = vec![
@@ -33,14 +42,14 @@ pub(crate) fn start<const N: usize>(
         format!("--source={}", objects(folder).display()),
         format!("--pod-name={name}"),
         format!("--listen-ip={}", Ipv4Addr::LOCALHOST),
-        format!("--admin-address={}", ports[N].address),
+        format!("--admin-address={}", admin),
         format!("--ledger-dir={}", ledger.display()),
     ];
     flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     let listening = listeners.iter().zip(addresses);
     flags.extend(listening.map(|(listener, address)| format!("--listen-port={listener}={}", address.port())));
     let launch = Launch::new(sibling("bulkhead-router")?, flags).on_core(core);
-    Ok((Member::start(name, vec![launch], ports, folder)?, addresses))
+    Ok(Router { member: Member::start(name, vec![launch], ports, folder)?, listeners: addresses, admin })
 }
 
 /// Writes an object that routers serve, or a changed one in its place: beside and renamed, so that no router reads half a

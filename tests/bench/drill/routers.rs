@@ -28,7 +28,8 @@ struct Listed {
 
 /// One router, and where it takes requests.
 pub(super) fn router(name: &str, folder: &Path) -> Result<(Member, SocketAddr)> {
-    let (member, [address]) = router::start(name, folder, [LISTENER], &[], None)?;
+    let router::Router { member, listeners: [address], .. } =
+        router::start(name, folder, [LISTENER], &[], None)?;
     Ok((member, address))
 }
 

@@ -13,7 +13,16 @@ const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\
 const READY_FOR_MS: u64 = 1_000_000_000;
 
 /// Says that the cell of that name is ready, until nobody listens.
-pub(crate) async fn health(mut stream: impl AsyncRead + AsyncWrite + Unpin, name: String) {
+pub(crate) async fn health(stream: impl AsyncRead + AsyncWrite + Unpin, name: String) {
+    health_counted(stream, name, |_| {}).await;
+}
+
+/// The same; `sent` is told how many bytes each line has.
+pub(crate) async fn health_counted(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    name: String,
+    sent: impl Fn(usize),
+) {
     let verdict = HealthLine::Verdict(Verdict {
         cell: name.clone(),
         pod: name,
@@ -32,6 +41,7 @@ pub(crate) async fn health(mut stream: impl AsyncRead + AsyncWrite + Unpin, name
     }
     let mut line = verdict;
     while stream.write_all(line.as_bytes()).await.is_ok() {
+        sent(line.len());
         line.clone_from(&beat);
         tokio::time::sleep(BEAT_INTERVAL).await;
     }

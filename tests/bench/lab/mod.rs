@@ -61,8 +61,9 @@ impl<const N: usize> Lab<N> {
         }
         let threads = threads.map(|threads| format!("--threads={threads}"));
         let more = Vec::from_iter(threads.as_deref());
-        let (router, listeners) = router::start("router", folder.path(), listeners, &more, None)?;
-        let mut lab = Self { cells, router, listeners, _folder: folder };
+        let router::Router { member, listeners, .. } =
+            router::start("router", folder.path(), listeners, &more, None)?;
+        let mut lab = Self { cells, router: member, listeners, _folder: folder };
         for address in lab.listeners {
             ready(&mut lab.router, address, &Request::get("/")).await?;
         }

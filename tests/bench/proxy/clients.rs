@@ -24,14 +24,14 @@ const MOST: usize = 512;
 
 /// What is sent where, and how.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
-    pub(super) to: SocketAddr,
-    pub(super) template: Template,
-    pub(super) way: Way,
+pub(crate) struct Load {
+    pub(crate) to: SocketAddr,
+    pub(crate) template: Template,
+    pub(crate) way: Way,
     /// Of an open loop.
-    pub(super) per_second: u32,
+    pub(crate) per_second: u32,
     /// Where clients speak it, and whom they ask for.
-    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub(crate) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
 pub(super) struct Clients {

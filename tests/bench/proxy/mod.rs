@@ -3,15 +3,15 @@
 
 mod arrivals;
 mod backend;
-mod clients;
+pub(crate) mod clients;
 mod connection;
-mod rig;
-mod shape;
+pub(crate) mod rig;
+pub(crate) mod shape;
 mod slab;
 mod systems;
 mod table;
 mod tls;
-mod window;
+pub(crate) mod window;
 mod wire;
 
 use std::net::{SocketAddr, TcpListener};
@@ -45,9 +45,9 @@ use window::Window;
 /// With a stall as long as this a miss says more about the machine than about us.
 const NOISE_MS: f64 = 250.0;
 /// On which whoever is measured runs.
-const PROXY_CORE: usize = 0;
+pub(crate) const PROXY_CORE: usize = 0;
 /// On which clients and cells run.
-const LOAD_CORE: usize = 1;
+pub(crate) const LOAD_CORE: usize = 1;
 /// Files that a proxy or this process has open at most.
 const FILES: u64 = 16_384;
 /// Of what HAProxy can do at most, how much is asked of everybody in the open loop.
@@ -252,7 +252,7 @@ async fn speak(stream: TcpStream, (name, tls): (String, Option<Arc<ServerConfig>
 }
 
 /// Beside whoever keeps the port.
-fn listen(address: SocketAddr) -> Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(address).with_context(|| format!("{address} cannot be had"))?;

@@ -34,7 +34,7 @@ const SCRATCH: usize = 128 * 1024;
 const LOOK_MS: u8 = 1;
 
 /// Stops with its thread when dropped.
-pub(super) struct Rig {
+pub(crate) struct Rig {
     orders: mpsc::Sender<Order>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -76,7 +76,7 @@ impl Rig {
     ///
     /// # Errors
     /// When the kernel has no thread or no events for us.
-    pub(super) fn start(listeners: Vec<(TcpListener, Option<Arc<ServerConfig>>)>) -> Result<Self> {
+    pub(crate) fn start(listeners: Vec<(TcpListener, Option<Arc<ServerConfig>>)>) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("no epoll")?;
         let stop = Arc::<AtomicBool>::default();
         let backend = Backend::new(listeners, &epoll, token::<LISTENER>, token::<CELL>)?;
@@ -99,7 +99,7 @@ impl Rig {
     ///
     /// # Errors
     /// When any request is not answered with 200, or the proxy is gone.
-    pub(super) async fn measure(&self, load: Load, proxy: Pid, window: Duration) -> Result<Window> {
+    pub(crate) async fn measure(&self, load: Load, proxy: Pid, window: Duration) -> Result<Window> {
         let (done, measured) = oneshot::channel();
         let gone = "the thread of the load is gone";
         self.orders.send(Order { load, proxy, window, done }).ok().context(gone)?;

@@ -11,8 +11,8 @@ const LARGE: usize = 64 * 1024;
 /// Every request's fields that rules look at. The id, which picks the cell, is another one in each request.
 pub(super) const FIELDS: &str =
     "x-partner: p123\r\nx-transaction-id: 0192f0c1-0000-7000-8000-000000000000\r\n";
-/// Digits of the id that count.
-const DIGITS: usize = 12;
+/// Digits that count.
+pub(crate) const DIGITS: usize = 12;
 
 /// One row.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum Sent {
 
 /// When requests are sent, and over which connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// Closed loop: so many connections, each with a request when it has the answer to the last.
     Kept(usize),
     /// Closed loop: so many at once, each over a connection of its own.
@@ -94,36 +94,51 @@ pub(super) fn shapes(filter: &str) -> Result<Vec<&'static Shape>> {
     Ok(chosen)
 }
 
-/// Bytes of a request, in which only the id's digits change.
+/// Bytes of a request, in which only some digits change.
 #[derive(Clone, Debug)]
-pub(super) struct Template {
+pub(crate) struct Template {
     pub(super) bytes: Vec<u8>,
     digits: Range<usize>,
+    /// Numbers from here on begin again at 0.
+    below: u64,
     /// Bytes of the head.
     pub(super) head: usize,
 }
 
 impl Template {
+    /// With an id of its own in each.
     pub(super) fn new(shape: &Shape) -> Self {
         let body = match shape.sent {
             Sent::Get => Vec::new(),
             Sent::Post(length) => payment(length),
         };
+        let closes = matches!(shape.way, Way::Anew(_));
+        Self::with(FIELDS, closes, body, u64::MAX)
+    }
+
+    /// POSTs of 512 bytes with a field whose digits say of which rule each is, so that every one of so many has its turn.
+    pub(crate) fn of_rules(field: &str, rules: u64) -> Self {
+        Self::with(&format!("{field}: p{:0DIGITS$}\r\n", 0), false, payment(BODY), rules)
+    }
+
+    /// The digits are the last of `fields`.
+    fn with(fields: &str, closes: bool, body: Vec<u8>, below: u64) -> Self {
         let method = if body.is_empty() { "GET" } else { "POST" };
-        let mut head = format!("{method} /v1/authorize HTTP/1.1\r\nhost: payments.example\r\n{FIELDS}");
+        let mut head = format!("{method} /v1/authorize HTTP/1.1\r\nhost: payments.example\r\n{fields}");
         let end = head.len() - "\r\n".len();
-        if let Way::Anew(_) = shape.way {
+        if closes {
             head += "connection: close\r\n";
         }
         if !body.is_empty() {
             head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
         }
         head += "\r\n";
-        Self { digits: end - DIGITS..end, head: head.len(), bytes: [head.into_bytes(), body].concat() }
+        Self { digits: end - DIGITS..end, below, head: head.len(), bytes: [head.into_bytes(), body].concat() }
     }
 
     /// From now on the one of that number.
-    pub(super) fn number(&mut self, mut number: u64) {
+    pub(super) fn number(&mut self, number: u64) {
+        let mut number = number % self.below;
         for digit in self.bytes[self.digits.clone()].iter_mut().rev() {
             *digit = b'0' + (number % 10) as u8;
             number /= 10;
@@ -172,6 +187,18 @@ mod tests {
             template.number(number);
             let text = String::from_utf8(template.bytes.clone()).expect("is text");
             assert!(text.contains(id) && text.ends_with("x\"}"), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_rule_has_its_turn() {
+        let mut template = Template::of_rules("x-partner", 40_000);
+        for (number, partner) in
+            [(7, "x-partner: p000000000007\r\n"), (80_001, "x-partner: p000000000001\r\n")]
+        {
+            template.number(number);
+            let text = String::from_utf8(template.bytes.clone()).expect("is text");
+            assert!(text.contains(partner), "{text}");
         }
     }
 }

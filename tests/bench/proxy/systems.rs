@@ -108,8 +108,9 @@ impl System {
         router::write(&folder, "router", &router_yaml(over))?;
         router::write(&folder, "policy", POLICY)?;
         let tls = format!("--tls-dir={}", place.folder.join(tls::SECRETS).display());
-        let (member, [address]) =
-            router::start(OURS, &folder, [LISTENER], &["--threads=1", &tls], Some(place.core))?;
+        let more = ["--threads=1", &tls];
+        let router::Router { member, listeners: [address], .. } =
+            router::start(OURS, &folder, [LISTENER], &more, Some(place.core))?;
         Self::started(OURS, over, member, address)
     }
 

@@ -6,40 +6,40 @@ use crate::lab::kernel::Cpu;
 
 /// Counters at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reading {
-    pub(super) micros: u64,
-    pub(super) answered: u64,
-    pub(super) by_cell: Vec<u64>,
-    pub(super) proxy: Cpu,
+pub(crate) struct Reading {
+    pub(crate) micros: u64,
+    pub(crate) answered: u64,
+    pub(crate) by_cell: Vec<u64>,
+    pub(crate) proxy: Cpu,
     /// CPU of this process: clients and cells.
-    pub(super) this: u64,
+    pub(crate) this: u64,
     /// CPU that anybody had.
-    pub(super) machine: u64,
+    pub(crate) machine: u64,
 }
 
 /// All of it is of the same while.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
-    pub(super) micros: u64,
+pub(crate) struct Window {
+    pub(crate) micros: u64,
     /// That were answered in it.
-    pub(super) requests: u64,
-    pub(super) proxy: Cpu,
-    pub(super) this: u64,
+    pub(crate) requests: u64,
+    pub(crate) proxy: Cpu,
+    pub(crate) this: u64,
     /// CPU that neither the proxy nor this process had.
-    pub(super) foreign: u64,
+    pub(crate) foreign: u64,
     /// Of requests that came in it, from the moment at which they should have been sent.
-    pub(super) latencies: Histogram,
+    pub(crate) latencies: Histogram,
     /// That came in it and had no answer long after it.
-    pub(super) unanswered: u64,
+    pub(crate) unanswered: u64,
     /// Bytes of the proxy in memory at the end, and at most.
-    pub(super) resident: u64,
-    pub(super) peak: u64,
+    pub(crate) resident: u64,
+    pub(crate) peak: u64,
     /// Of the requests, how many the first cell got: with TLS or without, cells take turns.
-    pub(super) share_of_first: f64,
+    pub(crate) share_of_first: f64,
 }
 
 impl Window {
-    pub(super) fn between(
+    pub(crate) fn between(
         before: &Reading,
         after: &Reading,
         latencies: Histogram,
@@ -67,38 +67,38 @@ impl Window {
     }
 
     /// Microseconds of the proxy's CPU.
-    pub(super) fn cpu_per_request(&self) -> f64 {
+    pub(crate) fn cpu_per_request(&self) -> f64 {
         self.per_request(self.proxy.sum())
     }
 
-    pub(super) fn user_per_request(&self) -> f64 {
+    pub(crate) fn user_per_request(&self) -> f64 {
         self.per_request(self.proxy.user)
     }
 
-    pub(super) fn system_per_request(&self) -> f64 {
+    pub(crate) fn system_per_request(&self) -> f64 {
         self.per_request(self.proxy.system)
     }
 
-    pub(super) fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         self.requests as f64 * 1e6 / self.micros.max(1) as f64
     }
 
     /// How busy the proxy kept its core.
-    pub(super) fn core(&self) -> f64 {
+    pub(crate) fn core(&self) -> f64 {
         self.cores(self.proxy.sum())
     }
 
     /// How busy clients and cells kept theirs.
-    pub(super) fn load_core(&self) -> f64 {
+    pub(crate) fn load_core(&self) -> f64 {
         self.cores(self.this)
     }
 
     /// Cores that somebody else kept busy.
-    pub(super) fn foreign_cores(&self) -> f64 {
+    pub(crate) fn foreign_cores(&self) -> f64 {
         self.cores(self.foreign)
     }
 
-    pub(super) fn quantile(&self, of: f64) -> f64 {
+    pub(crate) fn quantile(&self, of: f64) -> f64 {
         self.latencies.quantile(of) as f64
     }
 
