@@ -94,6 +94,23 @@ async fn a_rule_may_stream_what_is_too_large_to_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bodies_count_in_the_memory_that_there_is_whether_or_not_they_say_their_length() {
+    let world = one("{bufferTotal: 100Ki}").await;
+    let client = Http2::connect(world.address).await;
+    for length in [None, Some("150000")] {
+        let mut request = post("/");
+        if let Some(length) = length {
+            request.headers_mut().insert("content-length", length.parse().expect("legal"));
+        }
+        let answer = client.send(request, vec![7; 150_000]).await;
+        assert_eq!(answer.problem(), (503, "RouterOverloaded".to_owned()), "{length:?}");
+    }
+    assert_eq!(world.hits(), [0]);
+    // What was taken for those was given back.
+    assert_eq!(client.send(post("/"), vec![7; 90_000]).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_do_not_wait_for_each_other() {
     let world = one("{}").await;
     world.cells[0].behave(Behaviour::Hang);
