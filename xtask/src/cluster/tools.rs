@@ -149,6 +149,8 @@ impl Tools {
         let key = folder.file_name().and_then(|name| name.to_str()).context("keys are plain text")?;
         let name = format!("localhost/bulkhead/cluster-{program}:{key}");
         let archive = folder.join(format!("{program}.tar"));
+        // Nodes ask for it at the same time.
+        let _lock = lock(&folder.with_file_name(".lock"))?;
         if !archive.exists() {
             images::pack(&name, &binary, images::User::Root, &archive)?;
         }
