@@ -48,9 +48,8 @@ async fn a_repetition_joins_the_first_and_both_get_its_answer() {
         in_a(&world, 1).await;
         let joined = other.send(keyed("7", "x"));
         let ends = async {
-            // Another key is not held up, and shows that the repetition is at the router.
-            let mut third = world.client().await;
-            third.send(keyed("7", "y")).await;
+            let both = "bulkhead_router_in_flight{listener=\"http\"} 2\n";
+            eventually("both are under way", async || world.metrics().await.contains(both)).await;
             world.cells[0].behave(Behaviour::Echo);
         };
         tokio::join!(joined, ends).0
