@@ -14,18 +14,21 @@ use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::health::Reader;
+use crate::random;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_millis(500);
 /// A stream without a line for this long is given up for a new one: the connection may be dead without anybody having
 /// said so. Longer than silence, which is judged elsewhere.
 const GIVE_UP: Duration = Duration::from_millis(3 * SILENCE.as_millis() as u64);
-/// Between two tries at a pod: the first soon, since a pod that restarts is back soon.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// Between two tries at a pod, at most: the first soon, so that a pod whose stream alone ended is heard before it would be
+/// called silent.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// Never ends by itself.
@@ -34,7 +37,7 @@ pub(crate) async fn follow(
     address: SocketAddr,
     reader: Reader,
 ) {
-    let mut wait = RETRY_FIRST;
+    let mut backoff = Backoff::default();
     loop {
         let connector = Arc::clone(&connectors.borrow_and_update());
         let reached = match open(&connector, address).await {
@@ -45,11 +48,11 @@ pub(crate) async fn follow(
                     Ok(()) = connectors.changed() => continue,
                 };
                 if any {
-                    wait = RETRY_FIRST;
+                    backoff = Backoff::default();
                 }
                 reader.ended();
                 // At once: a refusal is the fastest way to learn that the pod is gone.
-                connector.connect(address, CONNECT).await.map(drop)
+                knock(address).await
             }
             Err(error) => Err(error),
         };
@@ -59,13 +62,32 @@ pub(crate) async fn follow(
             Err(error) if is_ours(&error) => {
                 tracing::debug!(%address, %error, "no health stream can be opened, by this router's own fault");
                 // Before the pod would be called silent.
-                wait = RETRY_FIRST;
+                backoff = Backoff::default();
                 reader.deaf();
             }
             Err(_) => reader.silent(),
         }
-        tokio::time::sleep(jittered(wait)).await;
-        wait = (wait * 2).min(RETRY_MOST);
+        tokio::time::sleep(backoff.next(u16::from_le_bytes(random::bytes()))).await;
+    }
+}
+
+/// How long to wait for the next try: anything up to a limit that doubles with each. Many streams that end at once, of
+/// many cells or to many routers, come back one by one, however long their cells were away.
+struct Backoff {
+    most: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { most: RETRY_FIRST }
+    }
+}
+
+impl Backoff {
+    fn next(&mut self, random: u16) -> Duration {
+        let wait = self.most.mul_f64(f64::from(random) / f64::from(u16::MAX));
+        self.most = (self.most * 2).min(RETRY_MOST);
+        wait
     }
 }
 
@@ -77,9 +99,9 @@ fn is_ours(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(|errno| ERRNOS.contains(&errno))
 }
 
-/// Up to a quarter more, so that the streams of many pods do not move in step.
-fn jittered(wait: Duration) -> Duration {
-    wait.mul_f64(1.0 + f64::from(crate::random::byte()) / 1020.0)
+/// Whether somebody listens. Without a handshake: where all streams ended at once, that is spread over time with the tries.
+async fn knock(address: SocketAddr) -> io::Result<()> {
+    timeout(CONNECT, TcpStream::connect(address)).await?.map(drop)
 }
 
 async fn open(connector: &Connector, address: SocketAddr) -> io::Result<Incoming> {
@@ -134,6 +156,10 @@ async fn read(mut body: Incoming, reader: &Reader) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use bulkhead_protocol::health::BEAT_INTERVAL;
+
     use super::*;
 
     #[test]
@@ -150,5 +176,42 @@ mod tests {
             check(theirs, false);
         }
         assert!(!is_ours(&io::Error::other("no health stream")));
+    }
+
+    #[test]
+    fn limits_double_up_to_a_second() {
+        let mut backoff = Backoff::default();
+        let limits: Vec<u128> = (0..5).map(|_| backoff.next(u16::MAX).as_millis()).collect();
+        assert_eq!(limits, [200, 400, 800, 1_000, 1_000]);
+        assert_eq!(backoff.next(0), Duration::ZERO);
+    }
+
+    /// Of a thousand streams that end at once and are refused for so long, the most that come back within 100 ms.
+    fn herd(down_ms: u64) -> usize {
+        let mut spans = BTreeMap::<u128, usize>::new();
+        for stream in 0..1_000_u32 {
+            // Any numbers that are spread evenly do.
+            let mut random = stream.wrapping_mul(2_654_435_761);
+            let (mut backoff, mut at) = (Backoff::default(), Duration::ZERO);
+            while at < Duration::from_millis(down_ms) || at.is_zero() {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                at += backoff.next((random >> 16) as u16);
+            }
+            *spans.entry(at.as_millis() / 100).or_default() += 1;
+        }
+        spans.into_values().max().unwrap_or_default()
+    }
+
+    #[test]
+    fn streams_that_end_at_once_do_not_come_back_at_once() {
+        for (down_ms, most) in [(0, 550), (300, 400), (2_000, 250), (60_000, 250)] {
+            let herd = herd(down_ms);
+            assert!(herd <= most, "{herd} of 1,000 within 100 ms after {down_ms} ms");
+        }
+    }
+
+    #[test]
+    fn the_first_try_comes_before_silence_even_after_the_longest_pause_between_beats() {
+        assert!(BEAT_INTERVAL + RETRY_FIRST < SILENCE);
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::schema::Schemas;
 
 /// An object that routers read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Object {
     Router(Box<Router>),
     Cell(Box<Cell>),
@@ -101,9 +101,14 @@ fn object(kind: &str, value: Value, schemas: &Schemas) -> Result<Document, Strin
     Ok(Document::Object(object))
 }
 
-/// The object itself, its defaults in place, if it keeps the rules between its fields.
-fn typed<K: DeserializeOwned + Serialize>(kind: &str, value: Value, schemas: &Schemas) -> Result<K, String> {
-    let object: K = serde_json::from_value(value).map_err(|error| error.to_string())?;
+/// The object itself, its defaults in place, if it keeps the rules between its fields. Its generation is not the file's to
+/// say.
+fn typed<K>(kind: &str, value: Value, schemas: &Schemas) -> Result<K, String>
+where
+    K: Resource + DeserializeOwned + Serialize,
+{
+    let mut object: K = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    object.meta_mut().generation = None;
     let whole = serde_json::to_value(&object).map_err(|error| error.to_string())?;
     schemas.check_rules(kind, &whole)?;
     Ok(object)

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::document::{self, Document, Object};
@@ -27,7 +28,7 @@ pub(super) struct File {
     seen: Option<Stamp>,
     /// When it was last read.
     read: Option<Stamp>,
-    pub(super) objects: Vec<Object>,
+    pub(super) objects: Vec<Arc<Object>>,
     pub(super) wrong: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ impl File {
             Ok(text) => {
                 for text in document::split(&text) {
                     match document::read(&text, schemas) {
-                        Ok(Document::Object(object)) => good.push(object),
+                        Ok(Document::Object(object)) => good.push(Arc::new(object)),
                         Ok(Document::Ignored) => {}
                         Err(wrong) => self.wrong.push(wrong),
                     }

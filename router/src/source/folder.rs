@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -40,8 +41,8 @@ struct Reader {
     folder: PathBuf,
     schemas: Schemas,
     files: BTreeMap<PathBuf, File>,
-    /// Counts the content of each object, in the place of the API server's generations.
-    generations: BTreeMap<String, (i64, serde_json::Value)>,
+    /// Counts the content of each object, in the place of the API server's generations; with the last one counted.
+    generations: BTreeMap<String, (i64, Arc<Object>)>,
     unreadable: Option<String>,
     started: bool,
 }
@@ -134,49 +135,42 @@ impl Reader {
                 bad.insert(path.display().to_string(), file.wrong.join("; "));
             }
             for object in &file.objects {
-                if seen.insert(object.name(), object.clone()).is_some() {
+                if seen.insert(object.name(), Arc::clone(object)).is_some() {
                     bad.insert(object.name(), format!("written twice; the one in {} counts", path.display()));
                 }
             }
         }
         let mut lists = Lists { bad, ..Lists::default() };
         for (name, object) in seen {
-            match object {
-                Object::Router(mut router) => {
-                    self.count(name, &mut *router);
-                    lists.routers.push(*router);
-                }
-                Object::Cell(mut cell) => {
-                    self.count(name, &mut *cell);
-                    lists.cells.push(*cell);
-                }
-                Object::Policy(mut policy) => {
-                    self.count(name, &mut *policy);
-                    lists.policies.push(*policy);
-                }
-                Object::Shift(mut shift) => {
-                    self.count(name, &mut *shift);
-                    lists.shifts.push(*shift);
-                }
-                Object::Destination(mut destination) => {
-                    self.count(name, &mut *destination);
-                    lists.destinations.push(*destination);
+            let generation = Some(self.count(name, &object));
+            match &*object {
+                Object::Router(router) => lists.routers.push(numbered(router, generation)),
+                Object::Cell(cell) => lists.cells.push(numbered(cell, generation)),
+                Object::Policy(policy) => lists.policies.push(numbered(policy, generation)),
+                Object::Shift(shift) => lists.shifts.push(numbered(shift, generation)),
+                Object::Destination(destination) => {
+                    lists.destinations.push(numbered(destination, generation));
                 }
             }
         }
         Box::new(move |objects: &mut Objects| lists.replace(objects))
     }
 
-    /// Gives an object the generation that an API server would have given it.
-    fn count<K: Resource + serde::Serialize>(&mut self, name: String, object: &mut K) {
-        object.meta_mut().generation = None;
-        let content = serde_json::to_value(&*object).unwrap_or_default();
-        let counted = self.generations.entry(name).or_insert((0, serde_json::Value::Null));
-        if counted.1 != content {
-            *counted = (counted.0 + 1, content);
+    /// The generation that an API server would have given the object. One that was not read anew is not compared.
+    fn count(&mut self, name: String, object: &Arc<Object>) -> i64 {
+        let counted = self.generations.entry(name).or_insert_with(|| (1, Arc::clone(object)));
+        if !Arc::ptr_eq(&counted.1, object) {
+            let other = counted.1 != *object;
+            *counted = (counted.0 + i64::from(other), Arc::clone(object));
         }
-        object.meta_mut().generation = Some(counted.0);
+        counted.0
     }
+}
+
+fn numbered<K: Resource + Clone>(object: &K, generation: Option<i64>) -> K {
+    let mut object = object.clone();
+    object.meta_mut().generation = generation;
+    object
 }
 
 /// Everything that the folder says, by kind.

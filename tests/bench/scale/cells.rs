@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -120,7 +120,7 @@ impl Streams {
     }
 
     /// When each came since the last restart, in microseconds.
-    pub(super) fn came(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+    pub(super) fn came(&self) -> MutexGuard<'_, Vec<u64>> {
         self.came.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

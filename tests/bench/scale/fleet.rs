@@ -1,6 +1,7 @@
 //! Several routers that hear many cells: what that costs each, and how they come back when all cells restart at once.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,6 +12,7 @@ use super::objects::{self, FIRST, LISTENER, Size};
 use crate::lab::kernel::{cpu_micros, resident};
 use crate::lab::ready;
 use crate::lab::wire::Request;
+use crate::member::Member;
 use crate::proxy::PROXY_CORE;
 use crate::router;
 
@@ -38,6 +40,11 @@ pub(super) struct Heard {
     pub(super) back_ms: f64,
 }
 
+/// The name of a row.
+pub(super) fn text(routers: usize, cells: usize) -> String {
+    format!("{routers} routers, {cells} cells")
+}
+
 pub(super) async fn hear(
     routers: usize,
     cells: &mut Cells,
@@ -45,7 +52,7 @@ pub(super) async fn hear(
     window: Duration,
     folder: &Path,
 ) -> Result<Heard> {
-    eprintln!("{routers} routers, {size} cells");
+    eprintln!("{}", text(routers, size));
     let folder = folder.join(format!("fleet-{routers}-{size}"));
     objects::write(&folder, Size { rules: RULES, cells: size }, &cells.endpoints())?;
     let mut members = Vec::new();
@@ -56,9 +63,9 @@ pub(super) async fn hear(
         ready(&mut member, address, &Request::get("/").with(FIRST)).await?;
         members.push(member);
     }
-    let streams = std::sync::Arc::clone(&cells.streams);
+    let streams = Arc::clone(&cells.streams);
     streams.opened(routers * size).await?;
-    let pids = members.iter().map(crate::member::Member::pid).collect::<Result<Vec<_>>>()?;
+    let pids = members.iter().map(Member::pid).collect::<Result<Vec<_>>>()?;
     let cpu = || pids.iter().map(|pid| cpu_micros(*pid)).sum::<Result<u64>>();
     let (began, bytes, before) = (streams.now(), streams.bytes(), cpu()?);
     sleep(window).await;

@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// How long each router is measured in each round.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
+    /// Only rows with this in their names, as `40000 rules`, `1000 cells` or `10 routers`.
+    #[arg(long, value_name = "FILTER", default_value = "")]
+    row: String,
     /// Requests per second while tables are swapped.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
@@ -85,7 +88,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     let effort = Effort { rounds: args.rounds, window, per_second: args.rate };
     let mut found = Found::default();
     let small = Subject::start(SMALL, &cells, 0, folder.path()).await?;
-    for size in SIZES {
+    for size in SIZES.into_iter().filter(|size| size.text().contains(&args.row)) {
         let subject = Subject::start(size, &cells, SMALL.cells, folder.path()).await?;
         found.sizes.push(subject.measure(&small, &cells, effort).await?);
         cells.streams.opened(SMALL.cells).await?;
@@ -93,7 +96,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     drop(small);
     cells.streams.opened(0).await?;
     for routers in ROUTERS {
-        for count in CELLS {
+        for count in CELLS.into_iter().filter(|count| fleet::text(routers, *count).contains(&args.row)) {
             found.fleets.push(fleet::hear(routers, &mut cells, count, window, folder.path()).await?);
             cells.streams.opened(0).await?;
         }

@@ -46,7 +46,7 @@ pub(super) struct Subject {
     _member: Member,
     /// Bytes in memory before any load.
     idle: u64,
-    /// Cores that it keeps busy without requests: it hears its cells.
+    /// Cores that it keeps busy without requests: it hears its cells, and looks at its folder.
     rest: f64,
 }
 
@@ -55,6 +55,8 @@ pub(super) struct Measured {
     pub(super) size: Size,
     pub(super) idle: u64,
     pub(super) rest: f64,
+    /// Of the small router.
+    pub(super) small_rest: f64,
     /// Bytes in memory after the load and the edits.
     pub(super) resident: u64,
     /// One for each round: of the small router, and of this one.
@@ -180,6 +182,7 @@ impl Subject {
             size: self.size,
             idle: self.idle,
             rest: self.rest,
+            small_rest: small.rest,
             resident: resident(self.pid)?,
             cost,
             swaps,
