@@ -30,10 +30,6 @@ pub(crate) fn bytes<const N: usize>() -> [u8; N] {
     })
 }
 
-pub(crate) fn byte() -> u8 {
-    bytes::<1>()[0]
-}
-
 /// A place in a list of that length, which is not empty.
 pub(crate) fn below(length: usize) -> usize {
     usize::from(u16::from_le_bytes(bytes())) % length
