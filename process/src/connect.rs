@@ -3,9 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::Request;
@@ -14,10 +12,9 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
+use crate::secured::Secured;
 use crate::{socket, tls};
 
 /// Makes connections, all in the same way. Equal ones make connections that protect the same.
@@ -69,13 +66,11 @@ impl Connector {
     pub async fn connect_http2(&self, address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
         let Kind::Tls(client, name) = &self.0 else { return self.connect(address, timeout).await };
         let stream = Self::tls(client.for_http2(), name.clone()).connect(address, timeout).await?;
-        match &stream {
-            Stream::Tls(tls) if tls.get_ref().1.alpn_protocol() != Some(tls::server::HTTP2) => {
-                let why = format!("{address} does not speak HTTP/2 over TLS (ALPN h2)");
-                Err(io::Error::new(io::ErrorKind::Unsupported, why))
-            }
-            Stream::Tls(_) | Stream::Plain(_) => Ok(stream),
+        if stream.agreed_protocol() == Some(tls::server::HTTP2) {
+            return Ok(stream);
         }
+        let why = format!("{address} does not speak HTTP/2 over TLS (ALPN h2)");
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
     async fn open(&self, address: SocketAddr) -> io::Result<Stream> {
@@ -91,7 +86,7 @@ impl Connector {
             Some((client, name)) => {
                 // Boxed, so that plain connections do not carry its state about.
                 let stream = Box::pin(client.shake_hands(stream, name.clone())).await?;
-                Ok(Stream::Tls(Box::new(stream)))
+                Ok(Stream::tls(stream))
             }
         }
     }
@@ -126,84 +121,7 @@ pub fn say_chunked<B: Body>(request: &mut Request<B>) {
 }
 
 /// A connection, whatever protects it.
-#[derive(Debug)]
-pub enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl Stream {
-    /// # Errors
-    /// When the connection is gone.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Plain(stream) => stream.local_addr(),
-            Self::Tls(stream) => stream.get_ref().0.local_addr(),
-        }
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => {
-                // Whoever waits for the other side's next word has said all of its own, whether or not it saw it leave.
-                if stream.get_ref().1.wants_write()
-                    && let Poll::Ready(sent) = Pin::new(&mut *stream).poll_flush(context)
-                {
-                    sent?;
-                }
-                Pin::new(stream).poll_read(context, buffer)
-            }
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
-}
+pub type Stream = Secured<TcpStream>;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ pub mod logs;
 pub mod metrics;
 pub mod port;
 pub mod readiness;
+pub mod secured;
 pub mod shutdown;
 pub mod socket;
 pub mod tls;

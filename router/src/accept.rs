@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_process::socket;
+use bulkhead_process::tls::server::HTTP2;
 use bulkhead_protocol::Reason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -251,7 +252,7 @@ impl Doors {
             let (doors, listener, client) = (Rc::clone(self), Arc::clone(listener), Rc::clone(&client));
             async move { serve(&doors.worker, &listener, &client, request).await }
         };
-        let http2 = if stream.agreed_on_http2() {
+        let http2 = if stream.agreed_protocol() == Some(HTTP2) {
             Some(Beginning::of(stream))
         } else {
             serve_connection(stream, peer, header_bytes, Rc::clone(&watch), refuse, &serve).await

@@ -36,6 +36,7 @@ mod names;
 mod objects;
 mod orphans;
 mod owned;
+mod payload;
 mod pool;
 mod random;
 mod request;

@@ -13,58 +13,21 @@ use bulkhead_protocol::Reason;
 use bulkhead_routing::table::{CellIndex, Restart, Rule};
 use bulkhead_routing::transaction::restart::{self, Failure, Next, Situation, Stage};
 use bulkhead_routing::{Choice, Refusal, decide};
-use bytes::Bytes;
 
 use crate::answer::Life;
 use crate::attempt::pick;
-use crate::edge::{Message, Outgoing};
+use crate::edge::Message;
 use crate::egress;
 use crate::evidence::Witness;
 use crate::headers::{self, AttemptFields};
 use crate::listener::{Listener, Room};
 use crate::message::Head;
 use crate::owned::Owned;
+use crate::payload::{Payload, body_too_large};
 use crate::pool::Pool;
 use crate::tried::Tried;
 use crate::view::View;
 use crate::worker::{LocalCell, LocalTable, RuleUse, Worker};
-
-/// A request's body, in the form in which attempts send it.
-pub(crate) enum Payload {
-    Whole(Bytes),
-    /// Can be sent once; taken while it is under way.
-    Once(Option<Outgoing>),
-}
-
-impl Payload {
-    pub(crate) fn bytes(&self) -> Option<&Bytes> {
-        match self {
-            Self::Whole(bytes) => Some(bytes),
-            Self::Once(_) => None,
-        }
-    }
-
-    pub(crate) fn take(&mut self) -> Outgoing {
-        match self {
-            Self::Whole(bytes) => Outgoing::Whole(bytes.clone()),
-            Self::Once(body) => body.take().unwrap_or(Outgoing::Whole(Bytes::new())),
-        }
-    }
-
-    /// What an attempt did not begin to send may go out in another.
-    pub(crate) fn give_back(&mut self, unsent: Option<Outgoing>) {
-        if let Self::Once(body) = self {
-            *body = unsent;
-        }
-    }
-
-    fn is_repeatable(&self) -> bool {
-        match self {
-            Self::Whole(_) => true,
-            Self::Once(body) => body.is_some(),
-        }
-    }
-}
 
 /// A rule by its place in a table.
 pub(crate) type Matched = (Rc<LocalTable>, usize);
@@ -405,9 +368,4 @@ impl Transaction {
             }
         }
     }
-}
-
-pub(crate) fn body_too_large(limit: u64) -> Refusal {
-    let detail = format!("the body is larger than {limit} bytes (restart.bufferLimit)");
-    Refusal { reason: Reason::BodyTooLarge, detail }
 }

@@ -76,10 +76,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Wire<S> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Err(error));
         }
-        if self.out.is_empty() {
-            return Poll::Ready(Ok(()));
+        if !self.out.is_empty() {
+            ready!(self.out.poll_flush(&mut self.stream, context))?;
         }
-        ready!(self.out.poll_flush(&mut self.stream, context))?;
         self.out.rest();
         Poll::Ready(Ok(()))
     }
@@ -295,6 +294,44 @@ mod tests {
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Ready(Ok(()))
         }
+    }
+
+    /// Takes all bytes at once, as TLS does, and is done with them at the second look.
+    #[derive(Default)]
+    struct Late {
+        asked: bool,
+    }
+
+    impl AsyncRead for Late {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Late {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if std::mem::replace(&mut self.asked, true) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn what_goes_out_late_is_let_go_of_all_the_same() {
+        let wire = Wire::new(Late::default());
+        let wire = &mut *wire.borrow_mut();
+        wire.out = Out { small: b"answer".to_vec(), ..Out::default() };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(wire.poll_flush(&mut context).is_pending());
+        assert!(wire.out.is_empty() && wire.out.small.capacity() > 0, "it waits, and keeps what it has");
+        assert!(wire.poll_flush(&mut context).is_ready());
+        assert_eq!(wire.out.small.capacity(), 0);
     }
 
     #[test]

@@ -137,7 +137,7 @@ pub(crate) async fn enter(
     client.secure = true;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|shown| shown.first());
     client.subject = certificate.and_then(subject);
-    Ok((Stream::Tls(Box::new(stream)), client))
+    Ok((Stream::tls(stream), client))
 }
 
 /// Reads the PROXY header and takes it off.

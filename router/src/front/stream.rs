@@ -4,11 +4,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bulkhead_process::secured::Secured;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
-
-use bulkhead_process::tls::server::HTTP2;
 
 /// Bytes that are read ahead at once, at most: most of a ClientHello.
 const MOST: u64 = 2048;
@@ -102,84 +100,7 @@ impl AsyncWrite for Prefixed {
 }
 
 /// What HTTP is spoken over.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Plain(Prefixed),
-    /// Boxed, so that plain connections do not carry its state about.
-    Tls(Box<TlsStream<Prefixed>>),
-}
-
-impl Stream {
-    /// Whether HTTP/2 was agreed on in the handshake (ALPN, RFC 7301).
-    pub(crate) fn agreed_on_http2(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(HTTP2),
-        }
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => {
-                // Whoever waits for the other side's next word has said all of its own, whether or not it saw it leave.
-                if stream.get_ref().1.wants_write()
-                    && let Poll::Ready(sent) = Pin::new(&mut *stream).poll_flush(context)
-                {
-                    sent?;
-                }
-                Pin::new(stream).poll_read(context, buffer)
-            }
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
-}
+pub(crate) type Stream = Secured<Prefixed>;
 
 #[cfg(test)]
 mod tests {
