@@ -176,6 +176,7 @@ pub(crate) fn router_pod(name: &str, serving: Serving) -> RouterPod {
         serving: Some(Arc::new(serving)),
         silent: false,
         gone: false,
+        transient: false,
     }
 }
 

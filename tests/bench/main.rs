@@ -14,6 +14,7 @@ mod memory;
 mod path;
 mod peers;
 mod process;
+mod propagation;
 mod proxy;
 mod report;
 mod restart;
@@ -40,6 +41,7 @@ enum Bench {
     Drain(drain::Args),
     Drill(drill::Args),
     Path(path::Args),
+    Propagation(propagation::Args),
     Proxy(proxy::Args),
     Memory(memory::Args),
     Restart(restart::Args),
@@ -60,6 +62,7 @@ fn main() -> Result<ExitCode> {
         Bench::Drain(args) => drain::run(&args),
         Bench::Drill(args) => drill::run(&args),
         Bench::Path(args) => path::run(&args),
+        Bench::Propagation(args) => propagation::run(&args),
         Bench::Proxy(args) => proxy::run(&args),
         Bench::Memory(args) => memory::run(&args),
         Bench::Restart(args) => restart::run(&args),

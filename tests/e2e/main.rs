@@ -7,6 +7,7 @@ mod clusters;
 mod crds;
 mod destinations;
 mod drain;
+mod edits;
 mod health;
 mod lifecycle;
 mod outage;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use bulkhead_process::Shutdown;
 pub use bulkhead_process::clock::now_unix_millis as now_ms;
-use bulkhead_samples::load::{self, Outcome as Ended, Plan};
+use bulkhead_samples::load::{self, Live, Outcome as Ended, Plan};
 use serde_json::Value;
 
 use crate::eventually::eventually;
@@ -165,6 +165,7 @@ impl Seen {
 /// A steady load over every router, with a key of its own in each request.
 pub struct Load {
     seen: Arc<Mutex<Seen>>,
+    live: Live,
     stop: Shutdown,
     thread: Option<JoinHandle<()>>,
 }
@@ -216,15 +217,21 @@ impl Load {
         let seen = Arc::<Mutex<Seen>>::default();
         let stop = Shutdown::new();
         let (remember, until) = (Arc::clone(&seen), stop.clone());
+        let load = load::Load::new(plan).observed(Arc::new(move |ended| record(&remember, ended)));
+        let live = load.live();
         let thread = std::thread::spawn(move || {
             if let Some(network) = from {
                 network.enter().expect("the node's network");
             }
-            let load = load::Load::new(plan).observed(Arc::new(move |ended| record(&remember, ended)));
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime for the load").block_on(load.run(until));
         });
-        Self { seen, stop, thread: Some(thread) }
+        Self { seen, live, stop, thread: Some(thread) }
+    }
+
+    /// How many connections were made so far, those included that replaced one.
+    pub fn connects(&self) -> u64 {
+        self.live.tally().connects
     }
 
     /// Waits until the cell answers.

@@ -4,6 +4,7 @@
 mod destinations;
 mod drained;
 mod forbidden;
+mod grace;
 mod housekeeping;
 mod policies;
 pub(crate) mod poll;
@@ -32,6 +33,7 @@ use crate::stores::{Guard, readable};
 use crate::writer::Error;
 use crate::{clock, kinds, tunnels};
 use forbidden::{Asked, Forbidden};
+use grace::{GRACE, Grace};
 use verdicts::{Judged, Verdicts};
 
 /// Changes that come together are looked at together.
@@ -62,7 +64,29 @@ type Written = HashMap<String, (Option<String>, Value)>;
 struct Memory {
     judged: Judged,
     written: Written,
+    grace: Grace,
     forbidden: Forbidden,
+}
+
+/// What a look found, for when to look again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Look {
+    /// Something is still waited for.
+    open: bool,
+    /// A status that waits for routers is kept back for a moment.
+    kept: bool,
+    failed: bool,
+}
+
+impl Look {
+    /// When to look again if nothing happens.
+    fn again(self) -> Duration {
+        match self {
+            Self { failed: true, .. } => RETRY,
+            Self { kept: true, .. } => GRACE,
+            _ => RESYNC,
+        }
+    }
 }
 
 /// Looks until the process ends, and tells `pending` whether routers are waited for.
@@ -89,12 +113,12 @@ pub(crate) async fn run(
             snapshot: snapshots.borrow_and_update().clone(),
             tunnels: tunnels::address(&context.stores.tunnels.state()).is_some(),
         };
-        let (open, failed) = pass(&context, &world, &mut memory, monotonic.millis()).await;
-        pending.send_if_modified(|last| std::mem::replace(last, open) != open);
+        let look = pass(&context, &world, &mut memory, monotonic.millis()).await;
+        pending.send_if_modified(|last| std::mem::replace(last, look.open) != look.open);
         tokio::select! {
             _ = changed.changed() => tokio::time::sleep(DEBOUNCE).await,
             _ = snapshots.changed() => {}
-            () = tokio::time::sleep(if failed { RETRY } else { RESYNC }) => {}
+            () = tokio::time::sleep(look.again()) => {}
         }
     }
 }
@@ -103,29 +127,37 @@ fn identity(meta: &ObjectMeta) -> (String, String) {
     (meta.name.clone().unwrap_or_default(), meta.uid.clone().unwrap_or_default())
 }
 
-/// One look at everything: whether anything is still waited for, and whether anything failed.
-async fn pass(context: &Context, world: &World, memory: &mut Memory, now_ms: u64) -> (bool, bool) {
+/// One look at everything.
+async fn pass(context: &Context, world: &World, memory: &mut Memory, now_ms: u64) -> Look {
     let at = clock::now();
     memory.judged.renew(world, at);
     let planned = plan(world, &memory.judged.verdicts, at);
     let is_moving = world.cells.iter().any(|cell| is_moving(cell, world, at));
     let open = is_moving || planned.iter().any(|planned| planned.waits);
-    let mut failed = false;
+    let mut look = Look { open, ..Look::default() };
+    memory.grace.renew(
+        planned.iter().filter(|planned| planned.waits).map(|planned| (planned.uid, planned.generation)),
+        now_ms,
+    );
     for planned in planned.into_iter().filter(|planned| !planned.same) {
+        if planned.waits && memory.grace.holds(planned.uid, now_ms) {
+            look.kept = true;
+            continue;
+        }
         let (kind, name) = (planned.resource.kind.clone(), planned.name);
         if let Err(error) = write(context, planned, &mut memory.written).await {
-            failed = true;
+            look.failed = true;
             tracing::warn!(kind, name, %error, "a status could not be written; tried again");
         }
     }
     if let Err(error) = housekeeping::remove_orphans(context, world).await {
-        failed = true;
+        look.failed = true;
         tracing::warn!(%error, "a shift that nobody needs could not be removed; tried again");
     }
     for asked in memory.forbidden.look(&world.snapshot, now_ms) {
         tell_forbidden(context, world, &asked).await;
     }
-    (open, failed)
+    look
 }
 
 /// The status that every object should have, purely.
@@ -183,6 +215,7 @@ struct Planned<'a> {
     name: &'a str,
     uid: &'a str,
     version: Option<&'a str>,
+    generation: i64,
     status: Value,
     /// It has that status.
     same: bool,
@@ -208,6 +241,7 @@ impl<'a> Planned<'a> {
             name: meta.name.as_deref().unwrap_or_default(),
             uid: meta.uid.as_deref().unwrap_or_default(),
             version: meta.resource_version.as_deref(),
+            generation: meta.generation.unwrap_or_default(),
             status: json!(next),
             same: last == Some(next),
             waits: conditions.into_iter().any(|condition| condition.reason == "Pending"),
@@ -277,8 +311,7 @@ mod tests {
                 snapshot: Arc::new(Snapshot { asked: true, routers: vec![pod] }),
                 ..World::default()
             };
-            let (open, failed) = pass(&context, &world, &mut memory, 0).await;
-            assert_eq!((open, failed), (false, false));
+            assert_eq!(pass(&context, &world, &mut memory, 0).await, Look::default());
             assert_eq!(requests.events(), vec!["DestinationForbidden"; events]);
             destination.status =
                 serde_json::from_value(requests.body(written)["status"].clone()).expect("is one");

@@ -117,8 +117,8 @@ pub(super) fn programmed(progress: &Progress, closed: &[String], generation: i64
     if !closed.is_empty() {
         return statement("Programmed", false, "ListenerNotOpen", closed.join("; "));
     }
-    let routers = progress.routers;
-    let text = format!("{routers} of {routers} router pods serve generation {generation}{silent}");
+    // Without their number, so that no status has to be written when there are more or fewer.
+    let text = format!("every router pod serves generation {generation}{silent}");
     statement("Programmed", true, "Programmed", text)
 }
 

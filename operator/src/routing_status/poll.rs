@@ -110,6 +110,11 @@ fn may_serve(pod: &Pod) -> bool {
     !matches!(phase, Some("Succeeded" | "Failed" | "Pending") | None)
 }
 
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 fn address(pod: &Pod) -> Option<SocketAddr> {
     let ip: IpAddr = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
     Some(SocketAddr::new(ip, ADMIN_PORT))
@@ -132,12 +137,15 @@ fn assemble(pods: &[Arc<Pod>], routers: &[Router], known: &HashMap<String, Known
                 routers.iter().find(|one| one.name_any() == router).map(|one| one.spec.drain_timeout.get());
             let timeout = timeout.unwrap_or(Duration::from_secs(30));
             let silent_for = state.silent_since.map(|since| Duration::from_millis(now.saturating_sub(since)));
+            let joins = state.serving.is_none() && !is_ready(pod);
+            let leaves = pod.metadata.deletion_timestamp.is_some();
             RouterPod {
                 pod: name,
                 router,
                 serving: state.serving,
                 silent: silent_for.is_some(),
                 gone: silent_for.is_some_and(|silent| silent > timeout),
+                transient: silent_for.is_some() && (joins || leaves),
             }
         })
         .collect();
@@ -210,22 +218,45 @@ mod tests {
         assert_eq!(differing(&Snapshot::default(), &asked), ["a", "b"]);
     }
 
+    fn pod(more: &serde_json::Value) -> Arc<Pod> {
+        let mut pod = serde_json::json!({
+            "metadata": {"name": "r-0", "labels": {names::LABEL_ROUTER: "r"}},
+            "status": {"phase": "Running", "podIP": "127.0.0.1"},
+        });
+        for part in ["metadata", "status"] {
+            let more = more[part].as_object().cloned().unwrap_or_default();
+            pod[part].as_object_mut().expect("is one").extend(more);
+        }
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
     #[test]
     fn a_silent_pod_is_gone_after_its_drain_time_out() {
-        let pod: Arc<Pod> = Arc::new(
-            serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "r-0", "labels": {names::LABEL_ROUTER: "r"}},
-                "status": {"phase": "Running", "podIP": "127.0.0.1"},
-            }))
-            .expect("a pod"),
-        );
+        let pods = [pod(&serde_json::Value::Null)];
         let known = [("r-0".to_owned(), Known { serving: None, silent_since: Some(1_000) })].into();
         let state = |now| {
-            let snapshot = assemble(std::slice::from_ref(&pod), &[], &known, now);
+            let snapshot = assemble(&pods, &[], &known, now);
             (snapshot.routers[0].silent, snapshot.routers[0].gone)
         };
         assert_eq!(state(1_000), (true, false));
         assert_eq!(state(31_000), (true, false));
         assert_eq!(state(31_001), (true, true));
+    }
+
+    #[test]
+    fn a_silent_pod_is_transient_while_it_joins_or_leaves() {
+        let check = |more, answered: bool, silent_since, expected| {
+            let serving = answered.then(|| Arc::new(Serving::default()));
+            let known = [("r-0".to_owned(), Known { serving, silent_since })].into();
+            let snapshot = assemble(&[pod(&more)], &[], &known, 1_000);
+            assert_eq!(snapshot.routers[0].transient, expected, "{more}");
+        };
+        let ready = serde_json::json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let leaves = serde_json::json!({"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}});
+        check(serde_json::Value::Null, false, Some(1_000), true);
+        check(serde_json::Value::Null, true, Some(1_000), false);
+        check(ready, false, Some(1_000), false);
+        check(leaves.clone(), true, Some(1_000), true);
+        check(leaves, true, None, false);
     }
 }

@@ -25,6 +25,10 @@ pub(crate) struct RouterPod {
     pub silent: bool,
     /// Silent for longer than its drain time-out, or no longer running: waited for no more.
     pub gone: bool,
+    /// Silent because it joins and was never ready, or because it is being deleted. It takes no new traffic, and the status of
+    /// an object that it has nothing to do with says nothing of it: else every one would be written for every pod that comes
+    /// or goes.
+    pub transient: bool,
 }
 
 /// An object as it must be in every router's table.
@@ -76,7 +80,7 @@ impl Snapshot {
     /// Which pods serve that version of an object, or a newer one; of one Router, or of all.
     pub(crate) fn progress(&self, router: Option<&str>, wanted: Wanted<'_>) -> Progress {
         let mut progress = Progress::default();
-        for pod in self.waited_for(router) {
+        for pod in self.waited_for(router).filter(|pod| !pod.transient) {
             progress.routers += 1;
             if pod.silent || !pod.has(wanted) {
                 progress.behind.push(pod.pod.clone());
@@ -85,7 +89,7 @@ impl Snapshot {
         progress.silent = self
             .routers
             .iter()
-            .filter(|pod| pod.silent && router.is_none_or(|router| pod.router == router))
+            .filter(|pod| pod.silent && !pod.transient && router.is_none_or(|router| pod.router == router))
             .map(|pod| pod.pod.clone())
             .collect();
         progress
@@ -250,6 +254,20 @@ mod tests {
         let progress = snapshot(vec![pod("1", 0, 0, true), silent]).progress(Some("r"), SHIFT);
         assert!(progress.behind.is_empty());
         assert_eq!(progress.silent, ["2"]);
+    }
+
+    #[test]
+    fn a_router_that_comes_or_goes_is_not_waited_for_but_where_it_may_hold_something() {
+        let silent = RouterPod { silent: true, ..pod("2", 0, 0, false) };
+        let both =
+            |transient| snapshot(vec![pod("1", 0, 0, true), RouterPod { transient, ..silent.clone() }]);
+        let progress = both(true).progress(None, SHIFT);
+        assert_eq!(progress, Progress { routers: 1, ..Progress::default() });
+        assert_eq!(both(false).progress(None, SHIFT).behind, ["2"]);
+        for transient in [true, false] {
+            assert_eq!(both(transient).cell("a", Some(SHIFT)).holding, ["2"]);
+            assert!(!both(transient).has_settled(SHIFT));
+        }
     }
 
     #[test]

@@ -78,9 +78,14 @@ impl Message {
         status(&self.head)
     }
 
+    /// The value of the first field of that name, which is in lower case.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        field(&self.head, name)
+    }
+
     /// Whether its sender closes the connection after it.
     pub(crate) fn closes(&self) -> bool {
-        field(&self.head, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
+        self.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
 }
 
