@@ -19,7 +19,8 @@ struct Cli {
 }
 
 fn main() -> anyhow::Result<()> {
-    // The allocator asks for huge pages, which makes 16 MB of the few that a router needs. Where it cannot be had, so be it.
+    // Huge pages make 16 MB of the few that a router needs. The allocator asks for none (its feature `no_thp`); this is for
+    // machines that give them unasked. Where it cannot be had, so be it.
     let _ = nix::sys::prctl::set_thp_disable(true);
     let Cli { config, logs } = Cli::parse();
     let guard = logs::init(&logs);

@@ -26,7 +26,6 @@ const NOISE_MS: f64 = 50.0;
 /// Rules of each policy that is edited beside the watched one.
 const RULES_A_POLICY: u32 = 10;
 const SCALE_OUT: &str = "scale-out";
-const SCALE_IN: &str = "scale-in";
 /// Policies that are added each second.
 const ADDED_PER_SECOND: u32 = 50;
 
@@ -34,8 +33,8 @@ const ADDED_PER_SECOND: u32 = 50;
 ///
 /// One route is turned from one cell to another and back, and every router is asked every 2 ms over a kept connection which
 /// cell answers. Rows: `alone`; `churn`, while policies with 5,000 rules in all are edited 50 times a second; `additions`,
-/// while 3,000 policies are added under load; `scale-out` and `scale-in`, as
-/// routers come and go under load. Times count from the API
+/// while 3,000 policies are added under load; `scale-out`, as routers
+/// are added under load. Times count from the API
 /// server's answer. All of it shares one small machine with the cluster: the API server, etcd, two nodes and the load.
 /// Exit status: 0 when it ran, whatever it found; 2 when a target was missed on a machine that stood still.
 #[derive(clap::Args)]
@@ -55,7 +54,7 @@ pub(crate) struct Args {
     /// Edits of the watched route in the row `additions`.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     live_edits: u32,
-    /// Requests per second in the rows `additions`, `scale-out` and `scale-in`.
+    /// Requests per second in the rows `additions` and `scale-out`.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
     /// Routers in the row `scale-out`.
@@ -113,12 +112,9 @@ async fn measure(args: &Args, stage: &Stage) -> Result<Vec<Row>> {
         rows.push(of.run(name, stage).await?);
         stage.clear().await?;
     }
-    let before = routers(stage.world)?.len();
-    let scaled = [(SCALE_OUT, args.routers as usize), (SCALE_IN, before)];
-    // Nobody scales in without having scaled out.
-    for (name, replicas) in scaled.into_iter().filter(|_| scaled.iter().any(|(name, _)| wanted(name))) {
-        eprintln!("{name}");
-        rows.push(rows::scale(name, replicas, rate, stage).await?);
+    if wanted(SCALE_OUT) {
+        eprintln!("{SCALE_OUT}");
+        rows.push(rows::scale_out(args.routers as usize, rate, stage).await?);
     }
     Ok(rows)
 }

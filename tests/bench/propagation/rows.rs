@@ -15,6 +15,7 @@ use http::HeaderName;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::SCALE_OUT;
 use super::policies::{self, PATH};
 use super::probe::Probes;
 use super::stage::{Stage, Writes};
@@ -24,6 +25,8 @@ use crate::lab::kernel::cpu_micros;
 const CONNECTIONS: u32 = 64;
 /// How long routers may take to be as many as they should.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For how long the load goes on when they are.
+const AFTERWARDS: Duration = Duration::from_secs(5);
 const ROUTER: &str = "bulkhead.dev/component=router";
 /// At which policies are written before a row begins.
 const PREPARED_PER_SECOND: u32 = 500;
@@ -148,30 +151,36 @@ impl Edits {
     }
 }
 
-/// Scales the routers under a load that those of before have.
+/// Adds routers under a load that those of before have.
 ///
 /// # Errors
 /// When the cluster does not follow.
-pub(super) async fn scale(name: &'static str, replicas: usize, rate: u32, stage: &Stage) -> Result<Row> {
+pub(super) async fn scale_out(replicas: usize, rate: u32, stage: &Stage) -> Result<Row> {
     stage.apply(&policies::live(0)).await?;
     stage.settled().await?;
     let (from, load) = (stage.count_anew()?, Sending::start(routers(stage.world)?, rate));
     let (world, before) = (stage.world, stage.clock.micros());
     tokio::task::spawn_blocking(move || scale_to(world, replicas)).await??;
+    tokio::time::sleep(AFTERWARDS).await;
     let micros = stage.clock.micros() - before;
     let traffic = load.end().await?;
     let (seconds, writes) = (micros as f64 / 1e6, stage.writes_since(from)?);
-    Ok(Row { name, seconds, traffic, writes, ..Row::default() })
+    Ok(Row { name: SCALE_OUT, seconds, traffic, writes, ..Row::default() })
 }
 
-/// As a person does it, who then waits until as many are there, and all of them ready.
+/// As a person does it, who then waits until as many are there and ready, and no others.
+///
+/// # Errors
+/// When the cluster does not follow.
 pub(super) fn scale_to(world: &World, replicas: usize) -> Result<()> {
     let of = "statefulset/bulkhead-router";
     world.kubectl(&["scale", of, "-n", SYSTEM, &format!("--replicas={replicas}")])?;
     world.kubectl(&["rollout", "status", of, "-n", SYSTEM, "--timeout=120s"])?;
+    // Those that leave are there for as long as they drain.
     eventually(PATIENCE, || {
-        let left = running(world, SYSTEM, ROUTER)?.len();
-        ensure!(left == replicas, "{left} routers run, not {replicas}");
+        let pods = world.json(&["get", "pods", "-n", SYSTEM, "-l", ROUTER])?;
+        let count = pods["items"].as_array().map_or(0, Vec::len);
+        ensure!(count == replicas, "there are {count} routers, not {replicas}");
         Ok(())
     })
 }

@@ -88,9 +88,6 @@ fn targets(row: &Row) -> Vec<Target> {
     }
     if row.traffic.sent > 0 {
         targets.push(Target::at_most(name("failed requests"), 0, row.traffic.failed));
-    }
-    // A router that leaves closes its connections, after an answer on each.
-    if row.traffic.sent > 0 && row.name != super::SCALE_IN {
         targets.push(Target::at_most(name("closed connections"), 0, row.traffic.closed));
     }
     if row.writes.changes > 0 {
@@ -154,7 +151,6 @@ mod tests {
         };
         assert_eq!(met(&with("additions", traffic(0, 0), 0)), [true; 3]);
         assert_eq!(met(&with("additions", traffic(1, 1), 1)), [false; 3]);
-        assert_eq!(met(&with(super::super::SCALE_IN, traffic(0, 9), 0)), [true; 2]);
     }
 
     #[test]
