@@ -11,6 +11,7 @@ mod instructions;
 mod lab;
 mod member;
 mod memory;
+mod overload;
 mod path;
 mod peers;
 mod process;
@@ -44,6 +45,7 @@ enum Bench {
     Propagation(propagation::Args),
     Proxy(proxy::Args),
     Memory(memory::Args),
+    Overload(overload::Args),
     Restart(restart::Args),
     Instructions(instructions::Args),
     Scale(scale::Args),
@@ -65,6 +67,7 @@ fn main() -> Result<ExitCode> {
         Bench::Propagation(args) => propagation::run(&args),
         Bench::Proxy(args) => proxy::run(&args),
         Bench::Memory(args) => memory::run(&args),
+        Bench::Overload(args) => overload::run(&args),
         Bench::Restart(args) => restart::run(&args),
         Bench::Instructions(args) => instructions::run(&args),
         Bench::Scale(args) => scale::run(&args),

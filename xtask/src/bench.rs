@@ -13,11 +13,12 @@ use crate::progress;
 use crate::test::{cargo_command, environment, run_in_view, status};
 
 /// Benches that need no cluster, and the packages whose programs they start.
-const LOCAL: [(&str, &[&str]); 8] = [
+const LOCAL: [(&str, &[&str]); 9] = [
     ("drill", &["bulkhead-router", "bulkhead-cell-runtime", "bulkhead-samples", "bulkhead"]),
     ("path", &["bulkhead-router"]),
     ("proxy", &["bulkhead-router"]),
     ("memory", &["bulkhead-router"]),
+    ("overload", &["bulkhead-router"]),
     ("restart", &["bulkhead-router"]),
     ("scale", &["bulkhead-router"]),
     ("instructions", &[]),

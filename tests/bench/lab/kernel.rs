@@ -64,6 +64,12 @@ pub(crate) fn peak(pid: Pid) -> Result<u64> {
     memory_bytes(&status, "VmHWM:").with_context(|| format!("{path} has no VmHWM"))
 }
 
+/// How many files a process has open, sockets among them.
+pub(crate) fn open_files(pid: Pid) -> Result<usize> {
+    let path = format!("/proc/{pid}/fd");
+    Ok(fs::read_dir(&path).with_context(|| format!("{path} cannot be read"))?.count())
+}
+
 /// From now on counts anew (proc(5), `clear_refs`). Where the kernel cannot, the peak is that of the process's life.
 pub(crate) fn forget_peak(pid: Pid) {
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
@@ -166,6 +172,7 @@ mod tests {
         let this = Pid::this();
         assert!(peak(this).expect("is read") >= resident(this).expect("is read"));
         assert!(cpu_micros(this).expect("is read") <= machine_micros().expect("is read"));
+        assert!(open_files(this).expect("is read") >= 3, "input, output and errors");
         allow_files(1).expect("is allowed already");
         assert!(allow_files(u64::MAX - 1).is_err());
     }

@@ -6,7 +6,7 @@ const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Moments in microseconds, with exponential gaps between them.
 #[derive(Clone, Debug)]
-pub(super) struct Arrivals {
+pub(crate) struct Arrivals {
     random: u64,
     /// Microseconds between two of them on average.
     gap: f64,
@@ -15,14 +15,14 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// So many per second, from that moment on.
-    pub(super) fn new(per_second: u32, from: u64) -> Self {
+    pub(crate) fn new(per_second: u32, from: u64) -> Self {
         let mut arrivals = Self { random: SEED, gap: 1e6 / f64::from(per_second.max(1)), next: from as f64 };
         arrivals.step();
         arrivals
     }
 
     /// The next one, if its time has come.
-    pub(super) fn due(&mut self, now: u64) -> Option<u64> {
+    pub(crate) fn due(&mut self, now: u64) -> Option<u64> {
         let next = self.next as u64;
         (next <= now).then(|| {
             self.step();

@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use super::wire::Wire;
 use crate::lab::wire::Head;
 
-pub(super) struct Connection {
+pub(crate) struct Connection {
     wire: Wire,
     /// What the kernel names it in its events.
     token: u64,
@@ -22,7 +22,7 @@ pub(super) struct Connection {
 
 /// What came of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     Whole(Head),
     Part,
     Closed,
@@ -33,7 +33,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn new(wire: Wire, epoll: &Epoll, token: u64) -> io::Result<Self> {
+    pub(crate) fn new(wire: Wire, epoll: &Epoll, token: u64) -> io::Result<Self> {
         let socket = wire.socket();
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
@@ -42,7 +42,7 @@ impl Connection {
     }
 
     /// Whether a message is only partly sent.
-    pub(super) fn is_sending(&self) -> bool {
+    pub(crate) fn is_sending(&self) -> bool {
         self.watches_room
     }
 
@@ -51,7 +51,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel said.
-    pub(super) fn send(&mut self, message: &[u8], epoll: &Epoll) -> io::Result<bool> {
+    pub(crate) fn send(&mut self, message: &[u8], epoll: &Epoll) -> io::Result<bool> {
         while self.sent < message.len() {
             match self.wire.write(&message[self.sent..]) {
                 Ok(count) => self.sent += count,
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// How much of the message under way is sent.
-    pub(super) fn sent(&self) -> usize {
+    pub(crate) fn sent(&self) -> usize {
         self.sent
     }
 
@@ -77,7 +77,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel said, or `InvalidData` where what came is no message.
-    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> io::Result<Received> {
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> io::Result<Received> {
         match self.wire.read(scratch) {
             Ok(0) => Ok(Received::Closed),
             Ok(count) => Ok(self.incoming.take(&scratch[..count])?.map_or(Received::Part, Received::Whole)),
@@ -86,6 +86,12 @@ impl Connection {
             }
             Err(broken) => Err(broken),
         }
+    }
+
+    /// Has the kernel say no more of it: whatever comes stays where it is.
+    pub(crate) fn leave_alone(&self, epoll: &Epoll) {
+        // Of what it does not watch it says nothing anyway.
+        let _ = epoll.delete(self.wire.socket());
     }
 
     fn watch_room(&mut self, watches: bool, epoll: &Epoll) -> io::Result<()> {

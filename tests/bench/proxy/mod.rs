@@ -1,18 +1,18 @@
 //! What a request costs, beside the proxies that people use in Bulkhead's place: each on one core, with the same clients
 //! and cells on another, in turn on one machine. What is made of the figures is `table`'s.
 
-mod arrivals;
-mod backend;
+pub(crate) mod arrivals;
+pub(crate) mod backend;
 pub(crate) mod clients;
-mod connection;
+pub(crate) mod connection;
 pub(crate) mod rig;
 pub(crate) mod shape;
-mod slab;
+pub(crate) mod slab;
 mod systems;
 mod table;
 mod tls;
 pub(crate) mod window;
-mod wire;
+pub(crate) mod wire;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

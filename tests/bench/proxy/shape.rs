@@ -97,7 +97,7 @@ pub(super) fn shapes(filter: &str) -> Result<Vec<&'static Shape>> {
 /// Bytes of a request, in which only some digits change.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     digits: Range<usize>,
     /// Numbers from here on begin again at 0.
     below: u64,
@@ -137,7 +137,7 @@ impl Template {
     }
 
     /// From now on the one of that number.
-    pub(super) fn number(&mut self, number: u64) {
+    pub(crate) fn number(&mut self, number: u64) {
         let mut number = number % self.below;
         for digit in self.bytes[self.digits.clone()].iter_mut().rev() {
             *digit = b'0' + (number % 10) as u8;

@@ -1,25 +1,25 @@
 //! Places with numbers, which the kernel gives back with its events. A number is used again when its place is free.
 
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
     free: Vec<usize>,
 }
 
 impl<T> Slab<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { places: Vec::new(), free: Vec::new() }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
     /// The number that the next one gets.
-    pub(super) fn next(&self) -> usize {
+    pub(crate) fn next(&self) -> usize {
         self.free.last().copied().unwrap_or(self.places.len())
     }
 
-    pub(super) fn insert(&mut self, value: T) -> usize {
+    pub(crate) fn insert(&mut self, value: T) -> usize {
         let place = self.next();
         if self.free.pop().is_none() {
             self.places.push(None);
@@ -28,17 +28,26 @@ impl<T> Slab<T> {
         place
     }
 
-    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut T> {
         self.places.get_mut(place)?.as_mut()
     }
 
-    pub(super) fn remove(&mut self, place: usize) {
+    pub(crate) fn remove(&mut self, place: usize) {
         if self.places.get_mut(place).and_then(Option::take).is_some() {
             self.free.push(place);
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    /// Lets go of all others.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(&T) -> bool) {
+        for place in 0..self.places.len() {
+            if self.places[place].as_ref().is_some_and(|value| !keeps(value)) {
+                self.remove(place);
+            }
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
-pub(super) enum Wire {
+pub(crate) enum Wire {
     Plain(TcpStream),
     Client(Box<StreamOwned<ClientConnection, TcpStream>>),
     Server(Box<StreamOwned<ServerConnection, TcpStream>>),
@@ -18,7 +18,7 @@ impl Wire {
     ///
     /// # Errors
     /// When TLS refuses the name.
-    pub(super) fn client(
+    pub(crate) fn client(
         stream: TcpStream,
         tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     ) -> io::Result<Self> {
@@ -31,13 +31,13 @@ impl Wire {
     ///
     /// # Errors
     /// When TLS is not set up as it has to be.
-    pub(super) fn server(stream: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+    pub(crate) fn server(stream: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let Some(config) = tls else { return Ok(Self::Plain(stream)) };
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         Ok(Self::Server(Box::new(StreamOwned::new(connection, stream))))
     }
 
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Client(stream) => &stream.sock,

@@ -1,0 +1,41 @@
+//! Sockets of cells, and of clients in such numbers that one source address has no ports for all of them.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+
+/// Connections from each source address.
+const EACH: usize = 2_000;
+
+/// Connections that may wait to be taken by a cell.
+const BACKLOG: i32 = 4_096;
+
+/// Beside whoever keeps the port.
+///
+/// # Errors
+/// What the kernel said.
+pub(super) fn listening(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// The `number`th of the connections to `to`, whose client takes in about so many bytes before it has read any.
+///
+/// # Errors
+/// What the kernel said.
+pub(super) fn connected(to: SocketAddr, number: usize, takes: Option<usize>) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    if let Some(takes) = takes {
+        socket.set_recv_buffer_size(takes)?;
+    }
+    // All of 127/8 is this machine.
+    let from = Ipv4Addr::new(127, 0, 1, 1 + (number / EACH) as u8);
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
