@@ -1,7 +1,7 @@
 //! Those who ask and take what they are answered, be it a refusal: a closed loop or an open one. Whoever finds no free
 //! connection in the open loop keeps its request to itself, as a pool that is used up does, and is counted.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ pub(super) enum Pace {
     Closed(usize),
     /// So many connections, each with one request, and then quiet.
     Once(usize),
-    /// So many requests per second, whatever became of the others, over so many connections at most.
-    Open { per_second: u32, most: usize },
+    /// So many requests per second, whatever became of the others, over so many connections.
+    Open { per_second: u32, over: usize },
 }
 
 /// What became of one cell's requests.
@@ -129,17 +129,26 @@ impl Clients {
         self.tallies
     }
 
-    /// How many connections a closed loop lacks.
+    /// How many connections there are too few.
     fn missing(&self) -> usize {
-        let (Pace::Closed(wanted) | Pace::Once(wanted)) = self.load.pace else { return 0 };
+        let (Pace::Closed(wanted) | Pace::Once(wanted) | Pace::Open { over: wanted, .. }) = self.load.pace;
         wanted.saturating_sub(self.connections.len())
     }
 
-    fn connect(&mut self, epoll: &Epoll) -> io::Result<usize> {
+    /// None where the kernel lost something on the way: somebody tries again.
+    ///
+    /// # Errors
+    /// When nobody takes a connection.
+    fn connect(&mut self, epoll: &Epoll) -> io::Result<Option<usize>> {
         let place = self.connections.next();
-        let stream = connected(self.load.to, place, None)?;
+        let stream = match connected(self.load.to, place, None) {
+            Err(lost) if matches!(lost.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(None);
+            }
+            connected => connected?,
+        };
         let connection = Connection::new(Wire::Plain(stream), epoll, (self.token)(place))?;
-        Ok(self.connections.insert(Client { connection, asked: None }))
+        Ok(Some(self.connections.insert(Client { connection, asked: None })))
     }
 
     /// The number of the next request, and whose it is.
@@ -198,15 +207,15 @@ impl Party for Clients {
             return Ok(());
         }
         for _ in 0..self.missing().min(AT_ONCE) {
-            let place = self.connect(epoll).context("a client cannot connect")?;
-            self.ask(place, now, epoll);
+            let Some(place) = self.connect(epoll).context("a client cannot connect")? else { break };
+            if self.arrivals.is_some() {
+                self.idle.push(place);
+            } else {
+                self.ask(place, now, epoll);
+            }
         }
-        let Pace::Open { most, .. } = self.load.pace else { return Ok(()) };
         while let Some(came) = self.arrivals.as_mut().and_then(|arrivals| arrivals.due(now)) {
             if let Some(place) = self.idle.pop() {
-                self.ask(place, came, epoll);
-            } else if self.connections.len() < most {
-                let place = self.connect(epoll).context("a client cannot connect")?;
                 self.ask(place, came, epoll);
             } else {
                 let (_, cell) = self.number();

@@ -9,6 +9,7 @@ mod slow;
 mod sockets;
 mod stage;
 mod table;
+mod targets;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ pub(crate) struct Args {
     /// How long each window is.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Connections of the open loop at most.
+    /// Connections of the open loop.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(64..=5_000))]
     connections: u32,
     /// Connections that are left idle.

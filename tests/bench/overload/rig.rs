@@ -180,3 +180,33 @@ impl Rig {
         Ok((self.clock.micros(), cpu, foreign))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::clients::Pace;
+    use super::super::sockets::listening;
+    use super::*;
+    use crate::proxy::shape::Template;
+
+    #[test]
+    fn a_cell_answers_again_after_it_has_hung() {
+        let cell = listening("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let to = cell.local_addr().expect("has an address");
+        let mut rig = Rig::new(vec![cell]).expect("the kernel has events");
+        let load = |pace| Load { to, template: Template::of_rules("x-partner", 2), pace };
+        let mut measure = |pace, begin: fn(&mut Backend)| {
+            // This process stands for the proxy: whose CPU is counted makes no difference here.
+            rig.measure(&load(pace), Pid::this(), Duration::from_millis(100), begin).expect("is measured")
+        };
+        let open = Pace::Open { per_second: 1_000, over: 3 };
+        for pace in [Pace::Closed(2), open] {
+            let window = measure(pace, |_| {});
+            assert!(window.goodput() > 0.0 && window.failed() == 0, "{window:?}");
+        }
+        let window = measure(open, |cells| cells.hang(0));
+        assert_eq!(window.failed(), 3, "every connection waits for an answer: {window:?}");
+        assert!(window.held_back() > 0.0, "{window:?}");
+        let window = measure(open, |cells| cells.revive(0));
+        assert!(window.goodput() > 0.0, "{window:?}");
+    }
+}

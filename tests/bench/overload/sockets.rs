@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
@@ -24,10 +25,14 @@ pub(super) fn listening(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// How long a connection may take. On one machine it is there at once, unless the kernel lost something on the way: then it
+/// would hold up everybody else for a second.
+const AT_MOST: Duration = Duration::from_millis(20);
+
 /// The `number`th of the connections to `to`, whose client takes in about so many bytes before it has read any.
 ///
 /// # Errors
-/// What the kernel said.
+/// What the kernel said; `WouldBlock` or `TimedOut` where it takes longer than it should.
 pub(super) fn connected(to: SocketAddr, number: usize, takes: Option<usize>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     if let Some(takes) = takes {
@@ -36,6 +41,7 @@ pub(super) fn connected(to: SocketAddr, number: usize, takes: Option<usize>) -> 
     // All of 127/8 is this machine.
     let from = Ipv4Addr::new(127, 0, 1, 1 + (number / EACH) as u8);
     socket.bind(&SocketAddr::from((from, 0)).into())?;
+    socket.set_write_timeout(Some(AT_MOST))?;
     socket.connect(&to.into())?;
     Ok(socket.into())
 }

@@ -3,33 +3,18 @@
 use serde_json::{Map, Value, json};
 
 use super::rows::{
-    FACTORS, Found, GOODPUT, Goodput, HUNG_CELL, Hung, IDLE, Idle, PEAK, QUIET, SLACK, SLOW, SLOW_CLIENTS,
-    Slow, TWICE,
+    FACTORS, Found, GOODPUT, Goodput, HUNG_CELL, Hung, IDLE, Idle, PEAK, SLOW, SLOW_CLIENTS, Slow, TWICE,
 };
-use super::slow::Slowness;
-use super::stage::{BODY_TIMEOUT, HAPROXY, HEADER_TIMEOUT, NARROW_IN_FLIGHT, OURS};
+use super::stage::{HAPROXY, NARROW_IN_FLIGHT, OURS};
+use super::targets::targets;
 use super::window::Window;
 use crate::columns::columns;
-use crate::report::{Machine, Report, Spread, Target};
+use crate::report::{Machine, Report, Spread};
 
-const MIB: f64 = 1_048_576.0;
-/// Of what somebody can do at most, how much it may lose with twice of that before it.
-const LOST: f64 = 0.1;
-/// In which 99 % of answers are there then, in milliseconds.
-const SURGE_P99_MS: f64 = 250.0;
-/// What a client that is slow may take of the router's memory, in KiB.
-const SLOW_KIB: f64 = 64.0;
-/// The other cell's p99 beside the one before, at most.
-const BESIDE_HUNG: f64 = 1.1;
-/// In which 99 % of the hung cell's refusals are there, in milliseconds.
-const REFUSAL_P99_MS: f64 = 10.0;
-/// By how much the router may grow meanwhile.
-const HUNG_MIB: f64 = 8.0;
-/// What a connection may cost on which nothing happens, in bytes.
-const IDLE_BYTES: f64 = 2_048.0;
-const BOTH: [usize; 2] = [0, 1];
-const OTHER: [usize; 1] = [0];
-const HUNG: [usize; 1] = [1];
+pub(super) const MIB: f64 = 1_048_576.0;
+pub(super) const BOTH: [usize; 2] = [0, 1];
+pub(super) const OTHER: [usize; 1] = [0];
+pub(super) const HUNG: [usize; 1] = [1];
 
 impl Goodput {
     /// Each variant with its windows.
@@ -43,60 +28,12 @@ impl Goodput {
         }
         variants
     }
-
-    /// Goodput beside the peak of the same round.
-    fn kept(&self, windows: &[Window]) -> f64 {
-        let pairs = windows.iter().zip(&self.peak);
-        Spread::of(pairs.map(|(window, peak)| window.goodput() / peak.goodput().max(f64::MIN_POSITIVE)))
-            .median
-    }
-
-    fn targets(&self) -> Vec<Target> {
-        let twice = &self.open[TWICE];
-        let p99 = spread(twice, |window| window.answered_ms(&BOTH, 0.99)).median;
-        let failed = self.peak.iter().chain(self.open.iter().flatten()).map(Window::failed).sum();
-        vec![
-            Target::ratio_at_most(
-                format!("{GOODPUT}: part of the peak that is lost at twice of it"),
-                LOST,
-                hundredth(1.0 - self.kept(twice)),
-            ),
-            Target::ratio_at_most(
-                format!("{GOODPUT}: p99 of answers then, ms"),
-                SURGE_P99_MS,
-                hundredth(p99),
-            ),
-            Target::at_most(format!("{GOODPUT}: requests with neither an answer nor a refusal"), 0, failed),
-        ]
-    }
 }
 
 impl Slow {
-    fn kib_each(&self) -> f64 {
+    pub(super) fn kib_each(&self) -> f64 {
         let [before, peak] = self.resident;
         hundredth(peak.saturating_sub(before) as f64 / 1_024.0 / SLOW as f64)
-    }
-
-    /// In how many seconds all should be gone. None where whoever is slow is not slow enough to be cut.
-    fn most(&self) -> Option<f64> {
-        let most = match self.slowness {
-            Slowness::Head => HEADER_TIMEOUT,
-            Slowness::Body => BODY_TIMEOUT,
-            Slowness::Unread => QUIET,
-            Slowness::Answer => return None,
-        };
-        Some((most + SLACK).as_secs_f64())
-    }
-
-    fn targets(&self) -> Vec<Target> {
-        let name = format!("{SLOW_CLIENTS}, {}", self.slowness.name());
-        let mut targets =
-            vec![Target::ratio_at_most(format!("{name}: memory, KiB each"), SLOW_KIB, self.kib_each())];
-        if let Some(most) = self.most() {
-            let gone = self.gone.map_or(f64::MAX, |gone| hundredth(gone.as_secs_f64()));
-            targets.push(Target::ratio_at_most(format!("{name}: all gone, s"), most, gone));
-        }
-        targets
     }
 
     fn line(&self) -> [String; 6] {
@@ -127,42 +64,10 @@ impl Hung {
     fn variants(&self) -> [(&'static str, &[Window]); 2] {
         [("before", &self.before), ("one of two hangs", &self.with)]
     }
-
-    fn beside_before(&self) -> f64 {
-        let p99 = |window: &Window| window.answered_ms(&OTHER, 0.99);
-        let pairs = self.before.iter().zip(&self.with);
-        let ratios = pairs.map(|(before, with)| p99(with) / p99(before).max(f64::MIN_POSITIVE));
-        hundredth(Spread::of(ratios).median)
-    }
-
-    fn targets(&self) -> Vec<Target> {
-        let peak = |windows: &[Window]| spread(windows, |window| window.peak as f64 / MIB);
-        let grew = peak(&self.with).max - peak(&self.before).max;
-        let refused = spread(&self.with, |window| window.refused_ms(&HUNG, 0.99)).median;
-        let other: u64 = self.with.iter().map(|window| window.whole[OTHER[0]].failed).sum();
-        vec![
-            Target::ratio_at_most(
-                format!("{HUNG_CELL}: the other's p99 beside before"),
-                BESIDE_HUNG,
-                self.beside_before(),
-            ),
-            Target::ratio_at_most(
-                format!("{HUNG_CELL}: p99 of its refusals, ms"),
-                REFUSAL_P99_MS,
-                hundredth(refused),
-            ),
-            Target::ratio_at_most(
-                format!("{HUNG_CELL}: memory, MiB more"),
-                HUNG_MIB,
-                hundredth(grew.max(0.0)),
-            ),
-            Target::at_most(format!("{HUNG_CELL}: requests of the other without an answer"), 0, other),
-        ]
-    }
 }
 
 impl Idle {
-    fn bytes_each(&self) -> f64 {
+    pub(super) fn bytes_each(&self) -> f64 {
         let [without, with] = self.resident;
         (with.saturating_sub(without) as f64 / f64::from(self.connections)).round()
     }
@@ -191,11 +96,11 @@ impl Idle {
     }
 }
 
-fn hundredth(figure: f64) -> f64 {
+pub(super) fn hundredth(figure: f64) -> f64 {
     (figure * 100.0).round() / 100.0
 }
 
-fn spread(windows: &[Window], figure: impl Fn(&Window) -> f64) -> Spread {
+pub(super) fn spread(windows: &[Window], figure: impl Fn(&Window) -> f64) -> Spread {
     Spread::of(windows.iter().map(figure))
 }
 
@@ -299,8 +204,7 @@ fn with_head<const N: usize>(head: [&str; N], lines: impl Iterator<Item = [Strin
 
 /// The object of all benches.
 pub(super) fn report(found: &Found, machine: Machine) -> Report {
-    let (mut rows, mut targets) = (Vec::new(), Vec::new());
-    let mut windows: Vec<&Window> = Vec::new();
+    let (mut rows, mut windows): (Vec<Value>, Vec<&Window>) = (Vec::new(), Vec::new());
     for goodput in &found.goodput {
         for (variant, of) in goodput.variants() {
             rows.push(figures(goodput.system, format!("{GOODPUT}: {variant}"), of, &BOTH, &BOTH));
@@ -315,16 +219,9 @@ pub(super) fn report(found: &Found, machine: Machine) -> Report {
     }
     rows.extend(found.slow.iter().map(Slow::json));
     rows.extend(found.idle.iter().map(Idle::json));
-    targets.extend(found.goodput.iter().filter(|of| of.system == OURS).flat_map(Goodput::targets));
-    targets.extend(found.hung.iter().filter(|of| of.system == OURS).flat_map(Hung::targets));
-    targets.extend(found.slow.iter().filter(|of| of.system == OURS).flat_map(Slow::targets));
-    let idle = found.idle.iter().filter(|of| of.system == OURS);
-    targets.extend(
-        idle.map(|idle| Target::ratio_at_most(format!("{IDLE}: bytes each"), IDLE_BYTES, idle.bytes_each())),
-    );
     let foreign = windows.into_iter().map(Window::foreign_cores).fold(0.0, f64::max);
     let machine = machine.beside_others(foreign);
-    Report { bench: "overload", machine, rows, ratios: ratios(found), targets }
+    Report { bench: "overload", machine, rows, ratios: ratios(found), targets: targets(found) }
 }
 
 /// Ours beside HAProxy's.
@@ -343,4 +240,23 @@ fn ratios(found: &Found) -> Map<String, Value> {
     let idle = |system: &str| Some(found.idle.iter().find(|of| of.system == system)?.bytes_each());
     add("idleBytesEach", idle(OURS), idle(HAPROXY));
     if ratios.is_empty() { ratios } else { Map::from_iter([(HAPROXY.to_owned(), Value::Object(ratios))]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_costs_what_memory_grew_by() {
+        let idle = |system, with| Idle {
+            system,
+            connections: 1_000,
+            resident: [1_000_000, with],
+            cpu: [0.0, 250.0],
+        };
+        let found = Found { idle: vec![idle(OURS, 2_500_000), idle(HAPROXY, 4_000_000)], ..Found::default() };
+        assert!(text(&found).contains("1500"), "{}", text(&found));
+        assert!(report(&found, Machine::stalled(0.0)).met());
+        assert_eq!(Value::from(ratios(&found)), json!({"haproxy": {"idleBytesEach": 0.5}}));
+    }
 }

@@ -70,3 +70,23 @@ impl Window {
         self.foreign as f64 / self.micros.max(1) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_of_all_cells_and_latencies_of_the_slowest() {
+        let tally = |micros| {
+            let mut tally = Tally { good: 10, late: 2, refused: 1, failed: 3, ..Tally::default() };
+            tally.latencies.record(micros);
+            tally
+        };
+        let whole = [tally(100), tally(50_000)];
+        let window = Window { micros: 500_000, within: whole.clone(), whole, ..Window::default() };
+        assert_eq!([window.goodput(), window.late(), window.refused()], [40.0, 8.0, 4.0]);
+        assert_eq!(window.failed(), 6);
+        let [first, both] = [&[0][..], &[0, 1]].map(|cells| window.answered_ms(cells, 0.99));
+        assert!(first < 1.0 && (49.0..55.0).contains(&both), "{first} {both}");
+    }
+}
