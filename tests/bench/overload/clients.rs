@@ -141,7 +141,7 @@ impl Clients {
     /// When nobody takes a connection.
     fn connect(&mut self, epoll: &Epoll) -> io::Result<Option<usize>> {
         let place = self.connections.next();
-        let stream = match connected(self.load.to, place, None) {
+        let stream = match connected(self.load.to, None) {
             Err(lost) if matches!(lost.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return Ok(None);
             }

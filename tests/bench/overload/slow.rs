@@ -94,8 +94,7 @@ impl SlowClients {
     fn connect(&mut self, epoll: &Epoll) -> Result<()> {
         let takes_little = matches!(self.slowness, Slowness::Answer | Slowness::Unread);
         let place = self.clients.next();
-        let mut stream =
-            connected(self.to, place, takes_little.then_some(TAKES)).context("no slow client")?;
+        let mut stream = connected(self.to, takes_little.then_some(TAKES)).context("no slow client")?;
         stream.write_all(self.slowness.beginning().as_bytes()).context("a slow client cannot begin")?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;

@@ -1,13 +1,10 @@
-//! Sockets of cells, and of clients in such numbers that one source address has no ports for all of them.
+//! Sockets of cells and of clients.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-
-/// Connections from each source address.
-const EACH: usize = 2_000;
 
 /// Connections that may wait to be taken by a cell.
 const BACKLOG: i32 = 4_096;
@@ -29,18 +26,16 @@ pub(super) fn listening(address: SocketAddr) -> io::Result<TcpListener> {
 /// would hold up everybody else for a second.
 const AT_MOST: Duration = Duration::from_millis(20);
 
-/// The `number`th of the connections to `to`, whose client takes in about so many bytes before it has read any.
+/// A connection whose client takes in about so many bytes before it has read any. Where it comes from is the kernel's
+/// choice: one source address has ports for all of them, and a search for a free one takes long where it is bound first.
 ///
 /// # Errors
 /// What the kernel said; `WouldBlock` or `TimedOut` where it takes longer than it should.
-pub(super) fn connected(to: SocketAddr, number: usize, takes: Option<usize>) -> io::Result<TcpStream> {
+pub(super) fn connected(to: SocketAddr, takes: Option<usize>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     if let Some(takes) = takes {
         socket.set_recv_buffer_size(takes)?;
     }
-    // All of 127/8 is this machine.
-    let from = Ipv4Addr::new(127, 0, 1, 1 + (number / EACH) as u8);
-    socket.bind(&SocketAddr::from((from, 0)).into())?;
     socket.set_write_timeout(Some(AT_MOST))?;
     socket.connect(&to.into())?;
     Ok(socket.into())

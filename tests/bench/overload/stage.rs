@@ -9,7 +9,7 @@ use bulkhead_process::{Monotonic, Port};
 use nix::unistd::Pid;
 
 use super::clients::{CELLS, Load, Pace};
-use super::rig::Rig;
+use super::rig::{Nobody, Rig};
 use super::sockets::listening;
 use crate::lab::health::health;
 use crate::lab::serving::Serving;
@@ -131,7 +131,9 @@ impl Stage {
                 "{} is not ready after {PATIENCE:?}; what came of the last requests: {why}",
                 system.name
             );
-            std::thread::sleep(LOOK);
+            // The cells are looked after meanwhile.
+            let mut nobody = self.rig.clients(system.load(Pace::Closed(0)));
+            self.rig.turns(&mut nobody, &mut Nobody, LOOK, |_| false)?;
         }
     }
 }

@@ -105,13 +105,7 @@ pub(super) fn spread(windows: &[Window], figure: impl Fn(&Window) -> f64) -> Spr
 }
 
 /// `answered` and `refused` are the cells whose latencies count.
-fn figures(
-    system: &str,
-    variant: String,
-    windows: &[Window],
-    answered: &[usize],
-    refused: &[usize],
-) -> Value {
+fn figures(system: &str, variant: &str, windows: &[Window], answered: &[usize], refused: &[usize]) -> Value {
     let spread = |figure: &dyn Fn(&Window) -> f64| spread(windows, figure);
     json!({
         "system": system,
@@ -207,13 +201,13 @@ pub(super) fn report(found: &Found, machine: Machine) -> Report {
     let (mut rows, mut windows): (Vec<Value>, Vec<&Window>) = (Vec::new(), Vec::new());
     for goodput in &found.goodput {
         for (variant, of) in goodput.variants() {
-            rows.push(figures(goodput.system, format!("{GOODPUT}: {variant}"), of, &BOTH, &BOTH));
+            rows.push(figures(goodput.system, &format!("{GOODPUT}: {variant}"), of, &BOTH, &BOTH));
             windows.extend(of);
         }
     }
     for hung in &found.hung {
         for (variant, of) in hung.variants() {
-            rows.push(figures(hung.system, format!("{HUNG_CELL}: {variant}"), of, &OTHER, &HUNG));
+            rows.push(figures(hung.system, &format!("{HUNG_CELL}: {variant}"), of, &OTHER, &HUNG));
             windows.extend(of);
         }
     }
