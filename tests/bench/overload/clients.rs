@@ -199,7 +199,10 @@ impl Clients {
 
 impl Party for Clients {
     fn is_impatient(&self) -> bool {
-        !self.ending && (self.arrivals.is_some() || self.missing() > 0)
+        // Without a free connection the moment at which a request comes makes no difference, and whoever does not sleep
+        // pushes everybody else to the proxy's core.
+        let sends_soon = self.arrivals.is_some() && !self.idle.is_empty();
+        !self.ending && (sends_soon || self.missing() > 0)
     }
 
     fn go_on(&mut self, now: u64, epoll: &Epoll) -> Result<()> {

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// Connections of the open loop.
-    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(64..=5_000))]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=5_000))]
     connections: u32,
     /// Connections that are left idle.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=12_000))]
