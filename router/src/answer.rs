@@ -19,10 +19,8 @@ use crate::held::{Ready, ReadyBody};
 use crate::listener::Settings;
 use crate::message::{Answer, AnswerBody, Head, Held, Holds};
 use crate::metrics::PathMetrics;
+use crate::timers::ENDLESS;
 use crate::worker::{LocalCell, Worker};
-
-/// Longer than anything is waited for.
-const ENDLESS: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What is known of a request while it lives. Its client's side and its transaction's share it.
 pub(crate) struct Life {
@@ -151,11 +149,11 @@ pub(crate) fn answered(
     let body = match body {
         ReadyBody::Whole { data, trailers } => AnswerBody::Whole { data, trailers, holds: Some(holds) },
         ReadyBody::Stream { begun, mut rest } => {
-            rest.hold(holds, worker.metrics());
+            rest.hold(holds, worker);
             AnswerBody::Stream { begun, rest }
         }
         ReadyBody::Upgrade(cell, mut lease) => {
-            lease.hold(holds, worker.metrics());
+            lease.hold(holds, worker);
             if let Some(client) = upgrade {
                 client.join(cell, lease);
             }

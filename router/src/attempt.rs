@@ -1,8 +1,11 @@
 //! One attempt: a pod of the chosen cell, a connection to it, the request, the head of the answer. Whether there is
 //! another is decided elsewhere.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bulkhead_process::Monotonic;
@@ -18,6 +21,7 @@ use crate::live::CellLive;
 use crate::message::Holds;
 use crate::metrics::{CellMetrics, PathMetrics};
 use crate::pool::Pool;
+use crate::timers::{ENDLESS, Sleep};
 use crate::worker::{LocalCell, LocalTable, Worker};
 use bulkhead_routing::transaction::Failure;
 
@@ -37,6 +41,10 @@ pub(crate) struct Lease {
     /// The memory of what is on its way to the pod, and what else lasts as long as the answer.
     room: Rc<Room>,
     passed_on: Option<Box<PassedOn>>,
+    /// Drains of the cell that were over when it began.
+    drains_over: u32,
+    /// Whether it may be ended before it is passed on.
+    may_be_cut: bool,
 }
 
 /// What goes with an answer that is the client's already.
@@ -44,12 +52,32 @@ struct PassedOn {
     _holds: Holds,
     /// Told when it breaks off.
     metrics: PathMetrics,
+    /// Never over; by it [`crate::timers::Timers::stir`] wakes whoever waits for more.
+    waits: Sleep,
 }
 
 impl Lease {
     /// From here on the answer is the client's: what the request holds is held until it ends.
-    pub(crate) fn hold(&mut self, holds: Holds, metrics: &PathMetrics) {
-        self.passed_on = Some(Box::new(PassedOn { _holds: holds, metrics: metrics.clone() }));
+    pub(crate) fn hold(&mut self, holds: Holds, worker: &Worker) {
+        let (metrics, waits) = (worker.metrics().clone(), worker.timers().sleep(ENDLESS));
+        self.passed_on = Some(Box::new(PassedOn { _holds: holds, metrics, waits }));
+    }
+
+    /// Whether its cell is drained and the time to end is over.
+    fn is_overdue(&self) -> bool {
+        let ends = self.may_be_cut || self.passed_on.is_some();
+        ends && self.cell.drains_over() != self.drains_over
+    }
+
+    /// Comes when what is passed on is to end since its cell is drained, and the time for that is over.
+    pub(crate) fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let is_overdue = self.is_overdue();
+        let Some(passed_on) = &mut self.passed_on else { return Poll::Pending };
+        if is_overdue {
+            passed_on.metrics.drain_cut(&self.cell.name);
+            return Poll::Ready(());
+        }
+        Pin::new(&mut passed_on.waits).poll(context)
     }
 
     /// The answer ended; a connection whose answer was read whole can be used again.
@@ -126,6 +154,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) limit: Duration,
     /// Whether it may be given up when its cell is asked to give it back. Asked then.
     pub(crate) may_leave: &'a dyn Fn(Reason) -> bool,
+    /// Whether it is ended when its cell is drained and the time for that is over.
+    pub(crate) may_be_cut: bool,
     pub(crate) room: &'a Rc<Room>,
 }
 
@@ -148,6 +178,8 @@ pub(crate) async fn attempt(
         counts: Rc::clone(&cell.counts),
         room: Rc::clone(terms.room),
         passed_on: None,
+        drains_over: cell.live.drains_over(),
+        may_be_cut: terms.may_be_cut,
     };
     let until = clock.elapsed() + terms.limit;
     let mut body = body;
@@ -171,11 +203,15 @@ pub(crate) async fn attempt(
         let given_up = tokio::select! {
             biased;
             heard = &mut sent => Ok(heard),
-            reason = asked_back(worker, pool, terms.may_leave) => Err(reason),
+            reason = asked_back(worker, &lease, terms.may_leave) => Err(reason),
             () = worker.timers().sleep(left) => Err(Reason::Timeout),
         };
         let heard = match given_up {
             Ok(heard) => heard,
+            Err(reason) if lease.is_overdue() => {
+                worker.metrics().drain_cut(&cell.live.name);
+                return Err(Failed { failure: Some(Failure::Unknown(reason)), body: None });
+            }
             Err(reason) => {
                 // What its pod may still say is waited for elsewhere, and refused.
                 late::refuse(worker, sent, lease);
@@ -213,11 +249,16 @@ fn unknown(cell: &LocalCell, reason: Reason, error: &AttemptError) -> Failed {
     Failed { failure: Some(Failure::Unknown(reason)), body: None }
 }
 
-/// Comes back when the attempt is asked back and may be given up. Whether it may can change: another cell comes in.
-async fn asked_back(worker: &Worker, pool: &Pool, may_leave: &dyn Fn(Reason) -> bool) -> Reason {
+/// Comes back when the attempt is asked back and may be given up, or has to be. Whether it may can change: another cell
+/// comes in.
+async fn asked_back(worker: &Worker, lease: &Lease, may_leave: &dyn Fn(Reason) -> bool) -> Reason {
+    let asked = || match lease.is_overdue() {
+        true => Some(Reason::CellDisabled),
+        false => lease.pool.recalled(),
+    };
     loop {
-        let reason = pool.recalled().await;
-        if may_leave(reason) {
+        let reason = poll_fn(|_| asked().map_or(Poll::Pending, Poll::Ready)).await;
+        if lease.is_overdue() || may_leave(reason) {
             return reason;
         }
         worker.timers().sleep(ASK_AGAIN).await;
@@ -308,6 +349,7 @@ mod tests {
             draining: AtomicBool::new(false),
             under_way: Arc::default(),
             forbidden: crate::forbidden::Forbidden::default(),
+            drains_over: Arc::default(),
             #[cfg(feature = "failpoints")]
             before_send: crate::config::BeforeSend::default(),
             ledger: Ledger::volatile(&Options::new(""), SystemClock::start()).expect("is made"),
@@ -327,7 +369,8 @@ mod tests {
         let body = Outgoing::Whole(Bytes::from_static(b"x"));
         let room = Room::none(&shared.listeners, &Settings::new(false, None, &Limits::default()));
         let limit = Duration::from_secs(5);
-        let terms = Terms { chosen_from: Some(&table), limit, may_leave: &|_| false, room: &room };
+        let terms =
+            Terms { chosen_from: Some(&table), limit, may_leave: &|_| false, may_be_cut: true, room: &room };
         let failed = attempt(&worker, &cell, &pool, &message, body, terms).await.err();
         let failed = failed.expect("has no answer");
         assert!(failed.failure.is_none() && failed.body.is_some());

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -16,6 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cell_tls::CellCertificates;
 use crate::disk::Disk;
+use crate::drains::Drains;
 use crate::egress;
 use crate::front::ListenerCertificates;
 use crate::live::Registry;
@@ -47,6 +49,8 @@ pub(crate) struct Builder {
     pub(crate) current: Arc<ArcSwap<Snapshot>>,
     /// Tells health, listeners and the readiness gate of it.
     pub(crate) published: watch::Sender<Arc<Snapshot>>,
+    /// Counts drains whose time is over, so that workers look who is to end.
+    pub(crate) drains_over: Arc<AtomicU32>,
     /// Opens with the first table.
     pub(crate) gate: Gate,
     pub(crate) metrics: TableMetrics,
@@ -60,6 +64,7 @@ struct Memory {
     /// Changes not yet in a table.
     pending: Touched,
     registry: Registry,
+    drains: Drains,
     names: Names,
     destinations: egress::Registry,
     listeners: ListenerCertificates,
@@ -126,6 +131,7 @@ impl Builder {
                     disk.changed();
                 }
             }
+            self.look_at_drains(&mut memory);
             // What is pending is not what is served.
             if let Some(disk) = memory.disk.as_mut().filter(|_| !memory.pending.any()) {
                 disk.write(&memory.objects, now);
@@ -153,6 +159,19 @@ impl Builder {
             tracing::warn!("the API server does not answer; serving the last table from disk");
             memory.pending = memory.pending.and(Touched::TABLE);
             self.publish(memory, &objects, true).await;
+        }
+    }
+
+    /// Each table is looked at, and each a few times a second, since shifts expire.
+    fn look_at_drains(&self, memory: &mut Memory) {
+        let (snapshot, now) = (self.current.load(), self.clock.millis());
+        let moment = snapshot.at(now, clock::now_unix_millis());
+        let cells = snapshot.table.cells().filter_map(|(index, _)| {
+            let is_drained = moment.weight(index).percent == 0;
+            snapshot.live(index).map(|live| (live, is_drained))
+        });
+        if memory.drains.look(cells, snapshot.about.drain_timeout, now) {
+            self.drains_over.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -326,6 +345,7 @@ mod tests {
             clock: Monotonic::start(),
             current: Arc::default(),
             published: watch::Sender::default(),
+            drains_over: Arc::default(),
             gate: Readiness::new().gate("table"),
             metrics: TableMetrics::register(&Registry::new()).expect("registers"),
         }

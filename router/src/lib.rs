@@ -12,6 +12,7 @@ mod cell_tls;
 mod certificates;
 mod config;
 mod disk;
+mod drains;
 mod edge;
 mod egress;
 mod evidence;

@@ -32,6 +32,8 @@ pub(crate) struct CellLive {
     allowance: AtomicU32,
     /// Requests that this router may begin there each second.
     rate: Rate,
+    /// Drains of the cell whose time was over.
+    drains_over: AtomicU32,
     report: ArcSwap<CellReport>,
 }
 
@@ -64,6 +66,7 @@ impl CellLive {
             in_flight: AtomicU32::new(0),
             allowance: AtomicU32::new(u32::MAX),
             rate: Rate::default(),
+            drains_over: AtomicU32::new(0),
             report: ArcSwap::from_pointee(report),
         }
     }
@@ -124,6 +127,15 @@ impl CellLive {
 
     pub(crate) fn leave(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Drains of the cell whose time was over. What began there when there were fewer is to end.
+    pub(crate) fn drains_over(&self) -> u32 {
+        self.drains_over.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn drain_is_over(&self) {
+        self.drains_over.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn set_allowance(&self, allowance: Allowance) {

@@ -32,6 +32,7 @@ pub(crate) struct PathMetrics {
     seconds: HistogramVec,
     broken_answers: IntCounterVec,
     late: IntCounterVec,
+    drain_cuts: IntCounterVec,
     unfit: IntCounterVec,
     http2_faults: IntCounterVec,
     pub(crate) egress: EgressMetrics,
@@ -80,6 +81,12 @@ impl PathMetrics {
             "What cells said after their attempt was given up, and what was refused: an answer, an egress, or a restart.",
             &["cell", "kind"],
         )?;
+        let drain_cuts = counters(
+            registry,
+            "bulkhead_router_drain_cuts_total",
+            "What was under way in a drained cell when the Router's `drainTimeout` was over, and was cut: streams, upgraded connections, requests without an answer.",
+            &["cell"],
+        )?;
         let unfit = counters(
             registry,
             "bulkhead_router_unfit_connections_total",
@@ -102,7 +109,17 @@ impl PathMetrics {
         )?;
         registry.register(Box::new(seconds.clone()))?;
         let egress = EgressMetrics::register(registry)?;
-        Ok(Self { requests, attempts, seconds, broken_answers, late, unfit, http2_faults, egress })
+        Ok(Self {
+            requests,
+            attempts,
+            seconds,
+            broken_answers,
+            late,
+            drain_cuts,
+            unfit,
+            http2_faults,
+            egress,
+        })
     }
 
     /// A request that the router answered itself.
@@ -127,6 +144,11 @@ impl PathMetrics {
 
     pub(crate) fn late(&self, cell: &str, kind: &str) {
         self.late.with_label_values(&[cell, kind]).inc();
+    }
+
+    /// Something was left in a cell when the time of its drain was over.
+    pub(crate) fn drain_cut(&self, cell: &str) {
+        self.drain_cuts.with_label_values(&[cell]).inc();
     }
 
     pub(crate) fn broken_answer(&self, cell: &str) {

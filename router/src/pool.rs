@@ -2,9 +2,7 @@
 
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bulkhead_process::Connector;
 use bulkhead_protocol::Reason;
@@ -102,10 +100,10 @@ impl Pool {
         self.recalled.replace(reason).is_none() && reason.is_some()
     }
 
-    /// Comes back once the pod's attempts are to go on elsewhere. Each of them waits for its deadline too, so that
+    /// Why the pod's attempts are to go on elsewhere, if they are. Each of them waits for its deadline too, so that
     /// [`crate::timers::Timers::stir`] wakes it to look again.
-    pub(crate) async fn recalled(&self) -> Reason {
-        poll_fn(|_| self.recalled.get().map_or(Poll::Pending, Poll::Ready)).await
+    pub(crate) fn recalled(&self) -> Option<Reason> {
+        self.recalled.get()
     }
 
     pub(crate) fn in_flight(&self) -> u32 {

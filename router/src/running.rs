@@ -113,6 +113,7 @@ pub async fn start(config: Config, shutdown: Shutdown) -> anyhow::Result<Running
         under_way: Arc::default(),
         ledger: ledger(&config)?,
         forbidden: Forbidden::default(),
+        drains_over: Arc::default(),
         #[cfg(feature = "failpoints")]
         before_send: config.before_send.clone(),
     });
@@ -195,6 +196,7 @@ fn feeders(
         clock,
         current: Arc::clone(&shared.current),
         published,
+        drains_over: Arc::clone(&shared.drains_over),
         gate: readiness.gate("table"),
         metrics: TableMetrics::register(registry)?,
     };

@@ -12,6 +12,9 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
+/// Longer than anything is waited for.
+pub(crate) const ENDLESS: Duration = Duration::from_secs(365 * 24 * 3600);
+
 pub(crate) struct Timers {
     clock: Monotonic,
     set: RefCell<Slab<Timer>>,

@@ -1,11 +1,11 @@
 //! One worker thread: what it has to itself (pools, budgets, counts), and what it shares with others. It looks the newest
 //! table up with one atomic load; what it derives from a table is made when first needed.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arc_swap::{ArcSwap, Cache};
 use bulkhead_crds::cell::CellState;
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) before_send: crate::config::BeforeSend,
     /// What cells asked for and may not reach.
     pub(crate) forbidden: Forbidden,
+    /// Drains of cells whose time was over.
+    pub(crate) drains_over: Arc<AtomicU32>,
 }
 
 /// One thread's own.
@@ -68,6 +70,8 @@ pub(crate) struct Worker {
     orphans: Orphans,
     lingering: Lingering,
     late: Arc<Semaphore>,
+    /// Drains whose end what is under way here has seen.
+    drains_seen: Cell<u32>,
     timers: Rc<Timers>,
 }
 
@@ -134,6 +138,7 @@ impl Worker {
             orphans: Orphans::default(),
             lingering: Lingering::default(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
+            drains_seen: Cell::new(0),
             timers,
         }
     }
@@ -277,7 +282,8 @@ impl Worker {
         }
     }
 
-    /// Asks back what is under way in cells that are disabled, and at pods that are gone.
+    /// Asks back what is under way in cells that are disabled, and at pods that are gone, and ends what is left in cells
+    /// whose drain is over.
     fn ask_back(&self, table: &LocalTable) {
         let moment = table.snapshot.at(self.clock().millis(), clock::now_unix_millis());
         let mut there = HashMap::new();
@@ -286,7 +292,8 @@ impl Worker {
             let reason = disabled.then_some(Reason::CellDisabled);
             there.extend(table.snapshot.pods(index).iter().map(|pod| (pod.at, reason)));
         }
-        let mut asks = false;
+        let drains_over = self.shared.drains_over.load(Ordering::Acquire);
+        let mut asks = self.drains_seen.replace(drains_over) != drains_over;
         for pool in self.pools.borrow().values().chain(&*self.former.borrow()) {
             asks |= pool.set_recalled(there.get(&pool.pod.at).copied().unwrap_or(Some(Reason::PodGone)));
         }

@@ -98,6 +98,19 @@ impl Writing {
         watch: &Watch,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<bool>> {
+        let polled = self.poll_write(side, watch, context);
+        match &mut self.rest {
+            Some(rest) if polled.is_pending() => rest.poll_cut(context).map(Err),
+            _ => polled,
+        }
+    }
+
+    fn poll_write(
+        &mut self,
+        side: &ClientSide,
+        watch: &Watch,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<bool>> {
         loop {
             let mut wire = side.wire.borrow_mut();
             let waits = self.gather(&mut wire.out, context)?.is_pending();

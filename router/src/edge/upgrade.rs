@@ -2,6 +2,7 @@
 //! copied both ways untouched until either side ends.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::Rc;
 
 use bulkhead_http1::{Known, Request, has_token};
@@ -9,6 +10,7 @@ use bulkhead_process::connect::Stream;
 use futures::future::LocalBoxFuture;
 
 use super::wire::{Tap, Wire};
+use crate::attempt::Lease;
 use crate::front;
 
 /// What is left to do on a client's connection after it has left HTTP.
@@ -25,16 +27,20 @@ impl Upgrade {
         Self { client: Rc::clone(client), afterwards: Rc::clone(afterwards) }
     }
 
-    /// Has the client's connection copy bytes between the two, once the answer is written, until one ends. What is held
-    /// is let go of then.
-    pub(crate) fn join<T: 'static>(self, cell: UpgradedCell, held: T) {
+    /// Has the client's connection copy bytes between the two, once the answer is written, until one ends or the cell is
+    /// drained and the time for that is over. What is held is let go of then.
+    pub(crate) fn join(self, cell: UpgradedCell, mut lease: Lease) {
         let Self { client, afterwards } = self;
         *afterwards.borrow_mut() = Some(Box::pin(async move {
             let (mut client, mut cell) = (Tap(client), Tap(cell.0));
-            if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut cell).await {
+            let ended = tokio::select! {
+                biased;
+                ended = tokio::io::copy_bidirectional(&mut client, &mut cell) => ended,
+                () = poll_fn(|context| lease.poll_cut(context)) => return,
+            };
+            if let Err(error) = ended {
                 tracing::debug!(%error, "an upgraded connection ended with an error");
             }
-            drop(held);
         }));
     }
 }

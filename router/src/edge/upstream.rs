@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bulkhead_http1::{Fields, Known, Piece};
 use bytes::{Bytes, BytesMut};
@@ -13,7 +13,7 @@ use super::h2;
 use crate::attempt::Lease;
 use crate::headers::is_ours;
 use crate::message::Holds;
-use crate::metrics::PathMetrics;
+use crate::worker::Worker;
 
 /// A body with the lease on the connection it comes through. Read to its end it gives the connection back; dropped before,
 /// it closes it.
@@ -90,9 +90,9 @@ impl UpstreamBody {
     }
 
     /// What the request holds is held until the answer ends.
-    pub(crate) fn hold(&mut self, holds: Holds, metrics: &PathMetrics) {
+    pub(crate) fn hold(&mut self, holds: Holds, worker: &Worker) {
         if let Some(lease) = &mut self.lease {
-            lease.hold(holds, metrics);
+            lease.hold(holds, worker);
         }
     }
 
@@ -112,6 +112,14 @@ impl UpstreamBody {
             Source::Http1(_) => {}
             Source::Http2(returning) => returning.poll_send(context),
         }
+    }
+
+    /// Comes when the answer is to end since its cell is drained and the time for that is over.
+    pub(super) fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(lease) = &mut self.lease else { return Poll::Pending };
+        ready!(lease.poll_cut(context));
+        self.finish(false);
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "the cell is drained (drainTimeout)"))
     }
 
     /// What comes next. Trailers are without what a cell may not say there.

@@ -10,6 +10,7 @@ mod cases;
 mod cell_tls;
 mod client;
 mod destinations;
+mod drains;
 mod egress;
 mod evidence;
 mod fake;

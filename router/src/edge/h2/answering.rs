@@ -142,6 +142,12 @@ impl Outward<'_> {
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(Err(Unsent::Gone)),
                 Poll::Pending => {}
             }
+            if let Some(rest) = &mut rest
+                && let Poll::Ready(cut) = rest.poll_cut(context)
+            {
+                self.stream.send_reset(Reason::INTERNAL_ERROR);
+                return Poll::Ready(Err(cut.into()));
+            }
             // Nearly always there is room at once, or soon.
             let late: &mut std::pin::Pin<Box<Sleep>> =
                 late.get_or_insert_with(|| Box::pin(sleep(self.patience)));
@@ -158,7 +164,10 @@ impl Outward<'_> {
         self.data(begun, false, Some(&mut rest)).await?;
         loop {
             let piece = poll_fn(|context| match rest.poll_piece(context) {
-                Poll::Pending => self.stream.poll_reset(context).map(|_| Err(Unsent::Gone)),
+                Poll::Pending => match rest.poll_cut(context) {
+                    Poll::Ready(cut) => Poll::Ready(Err(cut.into())),
+                    Poll::Pending => self.stream.poll_reset(context).map(|_| Err(Unsent::Gone)),
+                },
                 Poll::Ready(piece) => Poll::Ready(piece.map_err(Unsent::from)),
             });
             match piece.await {

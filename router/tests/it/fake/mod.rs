@@ -69,6 +69,8 @@ pub(crate) enum Behaviour {
     Trailers,
     /// Sends bytes for as long as somebody takes them.
     Endless,
+    /// Sends three bytes, and nothing more for as long as somebody listens.
+    Quiet,
     /// Refuses calls of gRPC untouched.
     RefuseStreams,
     /// Says on each new connection for calls that it looked at none of them.
@@ -319,6 +321,10 @@ async fn transaction(inner: &Arc<Inner>, request: hyper::Request<Incoming>) -> R
                 Ok::<_, Infallible>(Frame::data(piece))
             });
             *answer.body_mut() = BodyExt::boxed(StreamBody::new(frames));
+        }
+        Behaviour::Quiet => {
+            let part = futures::stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"thr")))]);
+            *answer.body_mut() = BodyExt::boxed(StreamBody::new(part.chain(futures::stream::pending())));
         }
         Behaviour::Upgrade => {
             *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
