@@ -45,7 +45,7 @@ pub struct RouterSpec {
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub listeners: Vec<Listener>,
-    /// How long a router that stops, or a cell that drains, lets what is in flight finish.
+    /// How long a router that stops, or a cell that is drained, lets what is in flight finish. What is left then is cut: streams without an end, upgraded connections, and whatever takes longer.
     #[serde(default = "default_drain_timeout")]
     pub drain_timeout: Duration,
     /// Namespaces whose RoutingPolicies may attach. Empty means all.

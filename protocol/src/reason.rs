@@ -60,7 +60,7 @@ reasons! {
     UpstreamProtocol = 502, "The cell's answer is not valid HTTP";
     /// The attempt or the whole request ran out of time, and the request may have been processed.
     Timeout = 504, "No answer in time";
-    /// The cell was disabled while it had the request, which may have been processed.
+    /// The cell was disabled while it had the request, or drained for longer than the Router's drainTimeout. It may have been processed.
     CellDisabled = 502, "The cell was disabled";
     /// The pod went away while it had the request, which may have been processed.
     PodGone = 502, "The cell's pod is gone";
