@@ -76,13 +76,8 @@ impl Hands for Transaction {
         self.is_given(until);
         self.witness.begins(now);
         let may_leave = |reason| self.may_leave(reason, Stage::Restartable);
-        let terms = Terms {
-            chosen_from: Some(&table),
-            limit,
-            may_leave: &may_leave,
-            may_be_cut: true,
-            room: &self.room,
-        };
+        let (chosen_from, may_leave, room) = (Some(&*table), &may_leave, &self.room);
+        let terms = Terms { chosen_from, limit, may_leave, may_be_cut: true, room };
         match attempt(&self.worker, cell, &place.pool, &message, body, terms).await {
             Ok(said) => Ok(self.heard(said, until).await),
             Err(Failed { failure, body }) => {
@@ -117,8 +112,7 @@ impl Hands for Transaction {
         self.witness.brings(&back.delivered);
         let may_leave = |reason| self.may_leave(reason, stage);
         // What is past the point of no return is finished.
-        let may_be_cut = stage == Stage::Restartable;
-        let room = &self.room;
+        let (may_be_cut, room) = (stage == Stage::Restartable, &self.room);
         let terms = Terms { chosen_from: None, limit, may_leave: &may_leave, may_be_cut, room };
         let body = Outgoing::Whole(body);
         match attempt(&self.worker, cell, &at.place.pool, &message, body, terms).await {
