@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use crate::client::{get, post};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::client::{get, post, read_head};
+use crate::fake::Behaviour;
+use crate::http2::{self, Http2, call};
 use crate::world::{Setup, World, cell, eventually, policy, rules, shift};
 
 /// Longer than any test.
@@ -245,4 +250,44 @@ async fn a_decision_can_be_asked_about_without_a_request() {
     request.headers_mut().insert("x-account", "42".parse().expect("legal"));
     assert_eq!(explained["cell"], world.client().await.send(request).await.cell());
     assert_eq!(explained["rule"], "default/shop/all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_the_same_cell_however_it_comes_and_one_without_weight_gets_none() {
+    let cells = "{name: a, weight: 60}, {name: b, weight: 20}, {name: c, weight: 100}";
+    let text =
+        rules(&format!("  - {{name: all, key: {{header: x-account}}, groups: [{{cells: [{cells}]}}]}}\n"));
+    let world = Setup { cells: vec!["a", "b", "c"], policy: text, ..Setup::default() }.start().await;
+    world.set_weight(2, 0);
+    world.serves("Cell/c", 2).await;
+    let (mut http1, http2) = (world.client().await, Http2::connect(world.address).await);
+    let mut expected = Vec::new();
+    for account in (0..100).map(|number| number.to_string()) {
+        let (mut one, mut two) = (get("/"), http2::get("/"));
+        for headers in [one.headers_mut(), two.headers_mut()] {
+            headers.insert("x-account", account.parse().expect("legal"));
+        }
+        let called = http2.try_send(call(&[("x-account", &account)]), "x").await.expect("is answered").0;
+        let explained = world.admin(&format!("/v1/explain?path=/&header=x-account:{account}")).await;
+        let explained: serde_json::Value = serde_json::from_slice(&explained.body).expect("is JSON");
+        let explained = explained["cell"].as_str().expect("is a name").to_owned();
+        let answers = [http1.send(one).await, http2.send(two, "").await, called];
+        assert!(
+            answers.iter().all(|answer| answer.cell() == explained),
+            "{account}: {explained} {answers:?}"
+        );
+        expected.push((account, explained));
+    }
+    world.cells.iter().for_each(|cell| cell.behave(Behaviour::Upgrade));
+    for (account, cell) in &expected {
+        let mut stream = TcpStream::connect(world.address).await.expect("connects");
+        let fields =
+            format!("host: test\r\nconnection: upgrade\r\nupgrade: echo\r\nx-account: {account}\r\n");
+        stream.write_all(format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes()).await.expect("writes");
+        let head = read_head(&mut stream).await;
+        assert!(head.starts_with("HTTP/1.1 101") && head.contains(&format!("x-cell: {cell}\r\n")), "{head}");
+    }
+    let of_b = expected.iter().filter(|(_, cell)| cell == "b").count();
+    assert!((10..=40).contains(&of_b), "{of_b} of 100, where 25 are its share");
+    assert_eq!(world.hits()[2], 0);
 }
