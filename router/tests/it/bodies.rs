@@ -5,13 +5,23 @@ use futures::stream;
 use http::Request;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use crate::client::{Body, post};
+use crate::client::{Body, check_refused, post, raw, read_head};
 use crate::fake::Behaviour;
-use crate::world::{Setup, World, policy, rules};
+use crate::http2::{Http2, call};
+use crate::world::{Setup, World, documents, policy, rules};
 
 fn bytes(length: usize) -> Bytes {
     (0..length).map(|place| (place * 31 % 251) as u8).collect()
+}
+
+/// Without a length, in pieces of that size.
+fn chunked_of(path: &str, body: &[u8], size: usize) -> Request<Body> {
+    let pieces: Vec<Bytes> = body.chunks(size).map(Bytes::copy_from_slice).collect();
+    let frames = stream::iter(pieces.into_iter().map(|piece| Ok(Frame::data(piece))));
+    Request::post(path).header("host", "test").body(StreamBody::new(frames).boxed()).expect("a legal request")
 }
 
 /// Without a length, in pieces.
@@ -64,6 +74,94 @@ async fn a_rule_may_stream_what_is_too_large_to_hold() {
     *unusual.method_mut() = http::Method::GET;
     unusual.headers_mut().insert("transfer-encoding", "chunked".parse().expect("legal"));
     assert!(client.send(unusual).await.body == bytes(1_000).repeat(1_000), "a GET lost its body");
+}
+
+/// Requests below that path whose body has `x` at `/card` go to a, all others to b, by policies of their own; `card` and
+/// `rest` are what else the rules have.
+async fn by_card(path: &str, card: &str, rest: &str) -> World {
+    let conditions = format!("{{attribute: path, prefix: {path}}}, {{jsonPointer: /card, exact: x}}");
+    let matches = format!("[{{all: [{conditions}]}}]");
+    let card =
+        rules(&format!("  - {{name: card, matches: {matches}{card}, groups: [{{cells: [{{name: a}}]}}]}}\n"));
+    let rest = rules(&format!("  - {{name: rest{rest}, groups: [{{cells: [{{name: b}}]}}]}}\n"));
+    let card = card.replace("shop", "cards").replace("  rules:", "  precedence: 1000\n  rules:");
+    Setup { policy: documents(&[card, rest]), ..Setup::default() }.start().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_that_decides_is_found_wherever_it_is_or_the_request_is_refused() {
+    for too_large in ["Reject", "Stream"] {
+        let restart = format!(", restart: {{tooLarge: {too_large}}}");
+        let world = by_card("/", &restart, &restart).await;
+        let mut client = world.client().await;
+        let behind = |pad: usize| format!("{{\"pad\":\"{}\",\"card\":\"x\"}}", "x".repeat(pad)).into_bytes();
+        let mut check = async |body: Vec<u8>, expected: Result<&str, (u16, &str)>| {
+            for request in [post("/", body.clone()), chunked_of("/", &body, 1_000), chunked_of("/", &body, 7)]
+            {
+                let before = world.hits();
+                let answer = client.send(request).await;
+                match expected {
+                    Ok(cell) => assert_eq!(answer.cell(), cell, "{:?}", answer.body),
+                    Err((status, reason)) => {
+                        assert_eq!(answer.problem(), (status, reason.to_owned()));
+                        assert_eq!(world.hits(), before, "it went to a cell by default");
+                        client = world.client().await;
+                    }
+                }
+            }
+        };
+        check(behind(250 * 1024), Ok("a")).await;
+        check(behind(256 * 1024), Err((413, "BodyTooLarge"))).await;
+        check(br#"{"card":"x","card":"y"}"#.to_vec(), Ok("a")).await;
+        check(br#"{"card":"y","card":"x"}"#.to_vec(), Ok("b")).await;
+        check(br#"{"card":"y"}"#.to_vec(), Ok("b")).await;
+        let malformed = Err((400, "Malformed"));
+        check([b"\xef\xbb\xbf", &behind(1)[..]].concat(), malformed).await;
+        check(vec![b'['; 10_000], malformed).await;
+        // What is compressed is not looked into.
+        check(vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0], malformed).await;
+        // Cut off by a length that is too short.
+        let text =
+            "POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{\"card\":\"x\"}";
+        let before = world.hits();
+        check_refused(&raw(world.address, text).await, 400, "Malformed");
+        assert_eq!(world.hits(), before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_is_not_waited_for_where_another_policy_reads_bodies() {
+    let world = by_card("/cards", "", ", restart: {policy: Never}").await;
+    // One whose body decides is waited for.
+    let mut waits = TcpStream::connect(world.address).await.expect("connects");
+    let head = "POST /cards HTTP/1.1\r\nhost: test\r\ncontent-length: 12\r\n\r\n{\"card\"";
+    waits.write_all(head.as_bytes()).await.expect("writes");
+    // A stream goes both ways meanwhile, an answer without an end comes, and a connection leaves HTTP.
+    let client = Http2::connect(world.address).await;
+    let (response, mut sending) = client.open(call(&[]), false).await.expect("opens");
+    sending.send_data(Bytes::from_static(b"ping"), false).expect("is sent");
+    let mut echoes = response.await.expect("is answered before the end").into_body();
+    assert_eq!(echoes.data().await.expect("comes").expect("comes"), "ping");
+    for (behaviour, fields, status) in
+        [(Behaviour::Quiet, "", 200), (Behaviour::Upgrade, "connection: upgrade\r\nupgrade: echo\r\n", 101)]
+    {
+        world.cells[1].behave(behaviour);
+        let mut stream = TcpStream::connect(world.address).await.expect("connects");
+        let request = format!("GET / HTTP/1.1\r\nhost: test\r\n{fields}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("writes");
+        let head = read_head(&mut stream).await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+        stream.write_all(b"thr").await.expect("writes");
+        let mut piece = [0; 3];
+        // Behind the size of its chunk, where it has one.
+        while &piece != b"thr" {
+            piece = [piece[1], piece[2], stream.read_u8().await.expect("comes")];
+        }
+    }
+    assert_eq!(world.hits(), [0, 3]);
+    waits.write_all(b":\"x\"}").await.expect("writes");
+    let head = read_head(&mut waits).await;
+    assert!(head.contains("x-cell: a\r\n"), "{head}");
 }
 
 /// Everything goes to a first; b stands by.
