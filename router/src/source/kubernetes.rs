@@ -274,6 +274,8 @@ impl Backoff for Retry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use bulkhead_process::Monotonic;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -310,6 +312,46 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(10), both).await.expect("it tries again");
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_falls_silent_is_given_up_for_another() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let url = format!("http://{}", server.local_addr().expect("is bound"));
+        let config = kube::Config::new(url.parse().expect("is a URL"));
+        let (changes, mut builder) = mpsc::channel(1);
+        let freshness = Freshness::new(Monotonic::start());
+        let source = Box::pin(follow(config, Duration::from_millis(50), changes, freshness));
+        let watched = async {
+            let (mut held, mut watches) = (Vec::new(), BTreeMap::<String, u32>::new());
+            while watches.len() < 6 || watches.values().any(|count| *count < 3) {
+                let (mut stream, _) = server.accept().await.expect("accepts");
+                let mut request = [0; 1024];
+                let read = stream.read(&mut request).await.expect("reads");
+                let request = String::from_utf8_lossy(&request[..read]);
+                let (path, query) = request.split_once('?').expect("has a query");
+                if query.contains("watch=true") {
+                    *watches.entry(path.to_owned()).or_default() += 1;
+                    held.push(stream);
+                    continue;
+                }
+                let list =
+                    r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#;
+                let length = list.len();
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                stream.write_all(format!("{head}{list}").as_bytes()).await.expect("writes");
+            }
+        };
+        let all = async {
+            tokio::select! {
+                ended = source => panic!("the source goes on: {ended:?}"),
+                () = async { while builder.recv().await.is_some() {} } => panic!("the source goes on"),
+                () = watched => {}
+            }
+        };
+        timeout(Duration::from_secs(10), all).await.expect("each is watched again");
     }
 
     #[tokio::test]
