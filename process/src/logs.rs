@@ -111,17 +111,18 @@ impl Collector for DroppedLines {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
 
     use super::*;
     use crate::metrics::encode;
 
-    /// Holds the queue's reader until the sender is dropped.
-    struct Stuck(mpsc::Receiver<()>);
+    /// Holds the queue's reader until the sender is dropped, and counts the lines that it gets.
+    struct Stuck(mpsc::Receiver<()>, Arc<AtomicU64>);
 
     impl Write for Stuck {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.0.recv();
+            self.1.fetch_add(1, Ordering::Relaxed);
             Ok(bytes.len())
         }
 
@@ -132,9 +133,10 @@ mod tests {
 
     #[test]
     fn a_stuck_reader_blocks_nobody_and_what_is_dropped_is_counted() {
-        let (release, held) = mpsc::channel();
+        let ((release, held), written) = (mpsc::channel(), Arc::default());
+        let stuck = Stuck(held, Arc::clone(&written));
         let (mut writer, worker) =
-            NonBlockingBuilder::default().lossy(true).buffered_lines_limit(2).finish(Stuck(held));
+            NonBlockingBuilder::default().lossy(true).buffered_lines_limit(2).finish(stuck);
         let guard = LogGuard { dropped: writer.error_counter(), _worker: worker };
         let registry = Registry::new();
         guard.register(&registry).expect("the first of its name");
@@ -145,5 +147,8 @@ mod tests {
         assert!(dropped >= 90, "{dropped}");
         assert!(encode(&registry).contains(&format!("bulkhead_log_dropped_total {dropped}\n")));
         drop(release);
+        // What is queued is written.
+        drop(guard);
+        assert_eq!(written.load(Ordering::Relaxed) + dropped as u64, 100);
     }
 }
