@@ -95,6 +95,22 @@ fn raising_one_weight_moves_only_keys_to_that_cell() {
 }
 
 #[test]
+fn from_one_percent_to_two_only_the_new_one_moves_and_nobody_back() {
+    let [before, after] =
+        [1, 2].map(|percent| World::with_groups(&[&[("a", percent), ("b", 100 - percent)]]).table());
+    let (then, now) = (States::of(&before), States::of(&after));
+    let mut moved = 0;
+    for n in 0..KEYS {
+        let (from, to) = (decide(&before, &then, n), decide(&after, &now, n));
+        assert!(from == to || to == "a", "key {n} went from {from} to {to}");
+        moved += u32::from(from != to);
+    }
+    // As above: 3.29 standard deviations.
+    let (expected, deviation) = (f64::from(KEYS) * 0.01, (f64::from(KEYS) * 0.01 * 0.99).sqrt());
+    assert!((f64::from(moved) - expected).abs() < 3.29 * deviation, "{moved} keys moved, not {expected}");
+}
+
+#[test]
 fn a_cell_that_goes_out_moves_only_its_own_keys() {
     let table = World::with_groups(&[&[("a", 20), ("b", 80), ("c", 50)]]).table();
     let (all, without) = (States::of(&table), States::of(&table).out(&table, &["b"]));
