@@ -69,15 +69,25 @@ impl Lease {
         ends && self.cell.drains_over() != self.drains_over
     }
 
-    /// Comes when what is passed on is to end since its cell is drained, and the time for that is over.
-    pub(crate) fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Whether it is to end now since its cell is drained, and the time for that is over. Whoever asks ends it, and waits
+    /// for a deadline too.
+    pub(crate) fn is_cut(&self) -> bool {
         let is_overdue = self.is_overdue();
-        let Some(passed_on) = &mut self.passed_on else { return Poll::Pending };
         if is_overdue {
-            passed_on.metrics.drain_cut(&self.cell.name);
+            self.counts.drain_cuts.inc();
+        }
+        is_overdue
+    }
+
+    /// Comes when what is passed on is to end so.
+    pub(crate) fn poll_cut(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_cut() {
             return Poll::Ready(());
         }
-        Pin::new(&mut passed_on.waits).poll(context)
+        if let Some(passed_on) = &mut self.passed_on {
+            let _ = Pin::new(&mut passed_on.waits).poll(context);
+        }
+        Poll::Pending
     }
 
     /// The answer ended; a connection whose answer was read whole can be used again.
@@ -208,8 +218,7 @@ pub(crate) async fn attempt(
         };
         let heard = match given_up {
             Ok(heard) => heard,
-            Err(reason) if lease.is_overdue() => {
-                worker.metrics().drain_cut(&cell.live.name);
+            Err(reason) if lease.is_cut() => {
                 return Err(Failed { failure: Some(Failure::Unknown(reason)), body: None });
             }
             Err(reason) => {

@@ -270,6 +270,7 @@ impl Transaction {
             Collected::Whole { data, .. } => data,
             Collected::More(_) => return Err(Failure::Unknown(Reason::UpstreamProtocol)),
             Collected::Broken => return Err(Failure::Unknown(Reason::UpstreamReset)),
+            Collected::Overdue => return Err(Failure::Unknown(Reason::CellDisabled)),
         };
         lease.release();
         let memory = self.room.count(whole.len());

@@ -99,6 +99,7 @@ pub(crate) async fn hold(
         }
         Some(Collected::More(begun)) => ReadyBody::Stream { begun, rest: body },
         Some(Collected::Broken) => return Err(Failure::Unknown(Reason::UpstreamReset)),
+        Some(Collected::Overdue) => return Err(Failure::Unknown(Reason::CellDisabled)),
         None if wanted.policy == RestartPolicy::UntilPointOfNoReturn => {
             return Err(Failure::Unknown(Reason::Timeout));
         }

@@ -146,11 +146,6 @@ impl PathMetrics {
         self.late.with_label_values(&[cell, kind]).inc();
     }
 
-    /// Something was left in a cell when the time of its drain was over.
-    pub(crate) fn drain_cut(&self, cell: &str) {
-        self.drain_cuts.with_label_values(&[cell]).inc();
-    }
-
     pub(crate) fn broken_answer(&self, cell: &str) {
         self.broken_answers.with_label_values(&[cell]).inc();
     }
@@ -160,6 +155,7 @@ impl PathMetrics {
             answered: CLASSES.map(|class| self.requests.with_label_values(&[cell, class]).local()),
             attempts: self.attempts.with_label_values(&[cell, "Answered"]).local(),
             seconds: self.seconds.with_label_values(&[cell]).local(),
+            drain_cuts: self.drain_cuts.with_label_values(&[cell]),
             tally: Tally::default(),
         }
     }
@@ -170,6 +166,8 @@ pub(crate) struct CellMetrics {
     answered: [LocalIntCounter; 5],
     attempts: LocalIntCounter,
     seconds: LocalHistogram,
+    /// What was left when the time of a drain was over.
+    pub(crate) drain_cuts: IntCounter,
     /// What speaks for the cell and against it.
     pub(crate) tally: Tally,
 }

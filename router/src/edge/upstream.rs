@@ -77,6 +77,8 @@ pub(crate) enum Collected {
     /// More than may be held; what has arrived goes first.
     More(Bytes),
     Broken,
+    /// Its cell is drained, and the time for what is under way there is over.
+    Overdue,
 }
 
 impl UpstreamBody {
@@ -152,7 +154,9 @@ impl UpstreamBody {
                 Ok(data)
             }
             Collected::More(_) => Err(Unread::TooLong),
-            Collected::Broken => Err(Unread::Broken(io::ErrorKind::UnexpectedEof.into())),
+            Collected::Broken | Collected::Overdue => {
+                Err(Unread::Broken(io::ErrorKind::UnexpectedEof.into()))
+            }
         }
     }
 
@@ -181,14 +185,18 @@ impl UpstreamBody {
     ) -> Collected {
         loop {
             // The lease stays: whoever asked gives it back.
-            let piece = poll_fn(|context| self.upstream.poll_piece(context)).await;
-            let data = match piece {
-                Err(_) => return Collected::Broken,
-                Ok(Piece::End(trailers)) => {
+            let piece = poll_fn(|context| match self.upstream.poll_piece(context) {
+                Poll::Pending if self.lease.as_ref().is_some_and(Lease::is_cut) => Poll::Ready(None),
+                polled => polled.map(Some),
+            });
+            let data = match piece.await {
+                None => return Collected::Overdue,
+                Some(Err(_)) => return Collected::Broken,
+                Some(Ok(Piece::End(trailers))) => {
                     let data = std::mem::take(begun).freeze();
                     return Collected::Whole { data, trailers: trailers.map(cleaned) };
                 }
-                Ok(Piece::Data(data)) => data,
+                Some(Ok(Piece::Data(data))) => data,
             };
             let fits = begun.len() + data.len() <= limit && room(data.len());
             if fits && begun.is_empty() && self.upstream.is_read() {

@@ -9,7 +9,7 @@ use h2::{Reason, RecvStream, SendStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{get, read_head};
+use crate::client::{post, read_head};
 use crate::fake::Behaviour;
 use crate::http2::{self, Http2, call};
 use crate::world::{ROUTER, Setup, World, eventually, rules, shift};
@@ -164,16 +164,19 @@ async fn what_has_no_end_goes_on_where_its_cell_gets_weight_again_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_waits_in_a_cell_whose_drain_is_over_starts_over_where_its_rule_lets_it() {
-    let world = world("deadline: 5m, perAttempt: 5m").await;
-    world.cells[0].behave(Behaviour::Hang);
-    let mut client = world.client().await;
-    let waiting = tokio::spawn(async move { client.send(get("/")).await });
-    eventually("it is in a", async || world.hits()[0] == 1).await;
-    world.set_weight(0, 0);
-    world.until_share("b", 1_000_000).await;
-    assert!(!waiting.is_finished() && world.hits() == [1, 0], "its time is not over");
-    drain_timeout(&world, "100ms");
-    let answer = waiting.await.expect("ends");
-    assert_eq!((answer.status.as_u16(), answer.cell()), (200, "b"));
-    assert_eq!(cuts(&world, "a").await, 1);
+    // Without an answer, or with one that is held until it is whole.
+    for behaviour in [Behaviour::Hang, Behaviour::Quiet] {
+        let world = world("policy: UntilPointOfNoReturn, deadline: 5m, perAttempt: 5m").await;
+        world.cells[0].behave(behaviour);
+        let mut client = world.client().await;
+        let waiting = tokio::spawn(async move { client.send(post("/", "x")).await });
+        eventually("it is in a", async || world.hits()[0] == 1).await;
+        world.set_weight(0, 0);
+        world.until_share("b", 1_000_000).await;
+        assert!(!waiting.is_finished() && world.hits() == [1, 0], "its time is not over");
+        drain_timeout(&world, "100ms");
+        let answer = waiting.await.expect("ends");
+        assert_eq!((answer.status.as_u16(), answer.cell(), &answer.body[..]), (200, "b", &b"x"[..]));
+        assert_eq!(cuts(&world, "a").await, 1);
+    }
 }
