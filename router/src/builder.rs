@@ -25,10 +25,10 @@ use crate::metrics::TableMetrics;
 use crate::names::Names;
 use crate::objects::{Change, Kind, Objects, Pod, Set, Touched};
 use crate::owned::Owners;
+use crate::pace::Pace;
+use crate::retired::Retired;
 use crate::snapshot::{About, Snapshot};
 
-/// Changes that come this close together make one table.
-const TOGETHER: Duration = Duration::from_millis(5);
 /// How long an API server may take at the start before the table on disk serves.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a table older than the one served is refused, in milliseconds.
@@ -63,6 +63,8 @@ struct Memory {
     objects: Arc<Objects>,
     /// Changes not yet in a table.
     pending: Touched,
+    pace: Pace,
+    retired: Retired<Snapshot>,
     registry: Registry,
     drains: Drains,
     names: Names,
@@ -101,10 +103,8 @@ impl Builder {
     /// # Errors
     /// Never: what goes wrong with a table leaves the one before in force.
     pub(crate) async fn run(self, mut changes: mpsc::Receiver<Change>) -> anyhow::Result<()> {
-        let disk = self
-            .table_file
-            .clone()
-            .map(|path| Disk::new(path, self.router.clone(), self.metrics.write_failures.clone()));
+        let (path, failures) = (self.table_file.clone(), &self.metrics.write_failures);
+        let disk = path.map(|path| Disk::new(path, self.router.clone(), failures.clone()));
         let destinations = egress::Registry::new(self.tls_dir.clone(), self.bounds.clone());
         let listeners = ListenerCertificates::new(self.tls_dir.clone());
         let cell_tls = CellCertificates::new(self.tls_dir.clone());
@@ -114,7 +114,7 @@ impl Builder {
                 Ok(None) => return Ok(()),
                 Ok(Some(first)) => {
                     memory.take(first);
-                    sleep(TOGETHER).await;
+                    sleep(memory.pace.gathers(self.clock.elapsed())).await;
                     while let Ok(change) = changes.try_recv() {
                         memory.take(change);
                     }
@@ -148,6 +148,7 @@ impl Builder {
             memory.pending = memory.pending.and(Touched::ENDPOINTS);
         }
         memory.recall();
+        memory.retired.free();
         if memory.objects.complete() {
             memory.on_disk = None;
         }
@@ -205,14 +206,14 @@ impl Builder {
 
     /// Makes a snapshot of the objects and puts it in force. Whether there was one to make.
     async fn publish(&self, memory: &mut Memory, objects: &Objects, from_disk: bool) -> bool {
-        let mut retired = None;
+        let mut token = None;
         let Some(router) = objects.routers.items().iter().find(|router| router.name_any() == self.router)
         else {
             tracing::warn!(router = self.router, "there is no Router of this name; the last table stays");
             return false;
         };
         if memory.pending.table || memory.about.bad != objects.bad || memory.about.from_disk != from_disk {
-            let began = self.clock.micros();
+            let began = self.clock.elapsed();
             let mut built = build(&Inputs {
                 router,
                 cells: objects.cells.items().iter().collect(),
@@ -225,9 +226,10 @@ impl Builder {
                 let unknown = History::default();
                 built.table.fence(if from_disk { &unknown } else { &objects.owners });
             }
-            self.metrics.build_seconds.observe((self.clock.micros() - began) as f64 / 1e6);
+            let took = memory.pace.made(began, self.clock.elapsed());
+            self.metrics.build_seconds.observe(took.as_secs_f64());
             let versions = versions(objects).collect();
-            retired = memory.owners.renew(&built.table, &versions);
+            token = memory.owners.renew(&built.table, &versions);
             memory.table = Arc::new(built.table);
             memory.about = Arc::new(About {
                 objects: versions,
@@ -250,8 +252,8 @@ impl Builder {
         }
         let snapshot = Arc::new(self.snapshot(memory, objects).await);
         self.metrics.tables.inc();
-        self.current.store(Arc::clone(&snapshot));
-        drop(retired);
+        memory.retired.keep(self.current.swap(Arc::clone(&snapshot)));
+        drop(token);
         self.published.send_replace(snapshot);
         self.gate.open();
         memory.registry.prune();
