@@ -213,12 +213,10 @@ pub(crate) fn malformed(metrics: &PathMetrics, error: Malformed) -> Answer {
     problem(reason, &format!("{error} ({})", error.rule()), None)
 }
 
-/// Whether the rest of the request may still be on its way, so that the connection is of no more use.
+/// Whether the rest of the request may still be on its way, and is too much or too slow to be waited for, so that the
+/// connection is of no more use. Who is refused for want of room keeps it: a new one costs more than a request.
 fn closes(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::BodyTooLarge | Reason::RequestTimeout | Reason::RouterOverloaded | Reason::HeadTooLarge
-    )
+    matches!(reason, Reason::BodyTooLarge | Reason::RequestTimeout | Reason::HeadTooLarge)
 }
 
 /// The document alone.
