@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -110,6 +111,19 @@ impl Report {
             text += &format!(", others kept {cores:.2} cores busy at the worst");
         }
         text + "\n"
+    }
+
+    /// Prints the one object, or the text for people with the verdicts below it; and the exit status.
+    ///
+    /// # Errors
+    /// When it cannot be said as JSON.
+    pub(crate) fn conclude(&self, json: bool, text: &str, noise_ms: f64) -> Result<ExitCode> {
+        if json {
+            println!("{}", serde_json::to_string(self)?);
+        } else {
+            print!("{text}{}", self.verdicts());
+        }
+        Ok(self.exit_code(noise_ms))
     }
 
     /// 0 when the bench ran, whatever it found; 2 when it missed a target on a machine that stood still for longer than

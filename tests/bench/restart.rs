@@ -69,12 +69,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     let latencies = measure(&lab, args.requests).await?;
     let machine = Machine::stalled(watch.take_ms()).beside_others(others.cores()?);
     let report = report(&latencies, machine);
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}{}", text(&latencies), report.verdicts());
-    }
-    Ok(report.exit_code(NOISE_MS))
+    report.conclude(args.json, &text(&latencies), NOISE_MS)
 }
 
 async fn measure(lab: &Lab<1>, requests: u64) -> Result<Latencies> {

@@ -77,12 +77,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     }
     let found = table::Found { transactions: args.transactions, fitting: args.fitting(), bare, rounds };
     let report = table::report(&found, watch.take_ms());
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}{}", table::text(&found), report.verdicts());
-    }
-    Ok(report.exit_code(NOISE_MS))
+    report.conclude(args.json, &table::text(&found), NOISE_MS)
 }
 
 /// The router's memory, in bytes, with all connections open and as many transactions held as fit, of a byte each: what is

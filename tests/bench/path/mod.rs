@@ -89,13 +89,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     }
     let longest_ms = watch.take_ms();
     let report = table::report(&rows, longest_ms);
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", table::text(&rows));
-        print!("{}", report.verdicts());
-    }
-    Ok(report.exit_code(NOISE_MS))
+    report.conclude(args.json, &table::text(&rows), NOISE_MS)
 }
 
 /// Variants of the same requests follow each other.

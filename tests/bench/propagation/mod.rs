@@ -85,12 +85,7 @@ async fn bench(args: &Args, world: &'static World) -> Result<ExitCode> {
     cleared.and(scaled)?;
     ensure!(!rows.is_empty(), "no row has {:?} in its name", args.row);
     let report = table::report(&rows, Machine::stalled(watch.take_ms()));
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}{}", table::text(&rows), report.verdicts());
-    }
-    Ok(report.exit_code(NOISE_MS))
+    report.conclude(args.json, &table::text(&rows), NOISE_MS)
 }
 
 async fn measure(args: &Args, stage: &Stage) -> Result<Vec<Row>> {

@@ -102,10 +102,5 @@ async fn bench(args: &Args) -> Result<ExitCode> {
         }
     }
     let report = table::report(&found, Machine::stalled(watch.take_ms()));
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}{}", table::text(&found), report.verdicts());
-    }
-    Ok(report.exit_code(NOISE_MS))
+    report.conclude(args.json, &table::text(&found), NOISE_MS)
 }
