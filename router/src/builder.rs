@@ -23,7 +23,7 @@ use crate::front::ListenerCertificates;
 use crate::live::Registry;
 use crate::metrics::TableMetrics;
 use crate::names::Names;
-use crate::objects::{Change, Kind, Objects, Pod, Set, Touched};
+use crate::objects::{Change, Objects, Pod, Touched, version};
 use crate::owned::Owners;
 use crate::pace::Pace;
 use crate::retired::Retired;
@@ -94,6 +94,24 @@ impl Memory {
         let recalled = Arc::make_mut(&mut self.objects).owners.recall(objects.owners.clone());
         self.pending = self.pending.and(Touched::TABLE.when(recalled));
         self.on_disk = Some(objects);
+    }
+
+    /// Puts policies' new weights into the table, which has all else as it is. Whether that was possible.
+    fn reweigh(&mut self, objects: &Objects) -> bool {
+        let served =
+            |version: &ObjectVersion| self.generations.get(&version.uid) == Some(&version.generation);
+        let policies = objects.policies.items().iter().map(|policy| (policy, version(policy)));
+        let edited: Vec<_> = policies.filter(|(_, (_, version))| !served(version)).collect();
+        let policies: Vec<_> = edited.iter().map(|(policy, _)| *policy).collect();
+        let Some(table) = self.table.reweighed(&policies) else { return false };
+        let about = Arc::make_mut(&mut self.about);
+        about.built_unix_ms = clock::now_unix_millis();
+        for (_, (name, version)) in edited {
+            self.generations.insert(version.uid.clone(), version.generation);
+            about.objects.insert(name, version);
+        }
+        self.table = Arc::new(table);
+        true
     }
 }
 
@@ -180,7 +198,8 @@ impl Builder {
     /// was so. After a minute it is taken: the cluster may well have been restored.
     fn refuses(&self, memory: &mut Memory, now: u64) -> bool {
         let served = &memory.generations;
-        let older = versions(&memory.objects)
+        let mut versions = memory.objects.versions();
+        let older = versions
             .find(|(_, version)| served.get(&version.uid).is_some_and(|newest| version.generation < *newest));
         let Some((name, _)) = older else {
             memory.older_since_ms = None;
@@ -212,8 +231,10 @@ impl Builder {
             tracing::warn!(router = self.router, "there is no Router of this name; the last table stays");
             return false;
         };
-        if memory.pending.table || memory.about.bad != objects.bad || memory.about.from_disk != from_disk {
-            let began = self.clock.elapsed();
+        let anew =
+            memory.pending.table || memory.about.bad != objects.bad || memory.about.from_disk != from_disk;
+        let began = self.clock.elapsed();
+        if anew || (memory.pending.weights && !memory.reweigh(objects)) {
             let mut built = build(&Inputs {
                 router,
                 cells: objects.cells.items().iter().collect(),
@@ -226,9 +247,7 @@ impl Builder {
                 let unknown = History::default();
                 built.table.fence(if from_disk { &unknown } else { &objects.owners });
             }
-            let took = memory.pace.made(began, self.clock.elapsed());
-            self.metrics.build_seconds.observe(took.as_secs_f64());
-            let versions = versions(objects).collect();
+            let versions = objects.versions().collect();
             token = memory.owners.renew(&built.table, &versions);
             memory.table = Arc::new(built.table);
             memory.about = Arc::new(About {
@@ -249,6 +268,10 @@ impl Builder {
                 .filter(|version| !version.uid.is_empty())
                 .map(|version| (version.uid.clone(), version.generation))
                 .collect();
+        }
+        if anew || memory.pending.weights {
+            let took = memory.pace.made(began, self.clock.elapsed());
+            self.metrics.build_seconds.observe(took.as_secs_f64());
         }
         let snapshot = Arc::new(self.snapshot(memory, objects).await);
         self.metrics.tables.inc();
@@ -306,29 +329,6 @@ impl Builder {
     }
 }
 
-/// Generation and UID of every object, by `KIND/NAME` or `KIND/NAMESPACE/NAME`.
-fn versions(objects: &Objects) -> impl Iterator<Item = (String, ObjectVersion)> + '_ {
-    of_kind(&objects.routers)
-        .chain(of_kind(&objects.cells))
-        .chain(of_kind(&objects.policies))
-        .chain(of_kind(&objects.shifts))
-        .chain(of_kind(&objects.destinations))
-}
-
-fn of_kind<K: Kind>(set: &Set<K>) -> impl Iterator<Item = (String, ObjectVersion)> + '_ {
-    set.items().iter().map(|item| {
-        let name = match item.namespace() {
-            Some(namespace) => format!("{}/{namespace}/{}", K::NAME, item.name_any()),
-            None => format!("{}/{}", K::NAME, item.name_any()),
-        };
-        let version = ObjectVersion {
-            uid: item.uid().unwrap_or_default(),
-            generation: item.meta().generation.unwrap_or_default(),
-        };
-        (name, version)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use bulkhead_crds::{Cell, CellSpec};
@@ -336,6 +336,7 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
+    use crate::objects::Set;
 
     fn builder() -> Builder {
         Builder {

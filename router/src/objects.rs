@@ -5,27 +5,35 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use bulkhead_crds::{Cell, Destination, Router, RoutingPolicy, TrafficShift};
-use bulkhead_routing::table::History;
-use kube::Resource;
+use bulkhead_protocol::serving::ObjectVersion;
+use bulkhead_routing::table::{History, differ_in_weights_alone};
+use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 /// What a change touched, so that no more than that is built again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     pub(crate) table: bool,
+    /// Of policies, and nothing else of them.
+    pub(crate) weights: bool,
     pub(crate) endpoints: bool,
 }
 
 impl Touched {
-    pub(crate) const TABLE: Self = Self { table: true, endpoints: false };
-    pub(crate) const ENDPOINTS: Self = Self { table: false, endpoints: true };
+    pub(crate) const TABLE: Self = Self { table: true, weights: false, endpoints: false };
+    const WEIGHTS: Self = Self { table: false, weights: true, endpoints: false };
+    pub(crate) const ENDPOINTS: Self = Self { table: false, weights: false, endpoints: true };
 
     pub(crate) fn and(self, other: Self) -> Self {
-        Self { table: self.table || other.table, endpoints: self.endpoints || other.endpoints }
+        Self {
+            table: self.table || other.table,
+            weights: self.weights || other.weights,
+            endpoints: self.endpoints || other.endpoints,
+        }
     }
 
     pub(crate) fn any(self) -> bool {
-        self.table || self.endpoints
+        self.table || self.weights || self.endpoints
     }
 
     pub(crate) fn when(self, changed: bool) -> Self {
@@ -63,6 +71,27 @@ impl Objects {
             && self.destinations.complete
             && self.slices.complete
     }
+
+    /// Name and version of every object that tables are built from.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (String, ObjectVersion)> + '_ {
+        let Self { routers, cells, policies, shifts, destinations, .. } = self;
+        let tables = routers.items.iter().map(version).chain(cells.items.iter().map(version));
+        let rules = policies.items.iter().map(version).chain(shifts.items.iter().map(version));
+        tables.chain(rules).chain(destinations.items.iter().map(version))
+    }
+}
+
+/// `KIND/NAME` or `KIND/NAMESPACE/NAME`, with UID and generation.
+pub(crate) fn version<K: Kind>(object: &K) -> (String, ObjectVersion) {
+    let name = match object.namespace() {
+        Some(namespace) => format!("{}/{namespace}/{}", K::NAME, object.name_any()),
+        None => format!("{}/{}", K::NAME, object.name_any()),
+    };
+    let version = ObjectVersion {
+        uid: object.uid().unwrap_or_default(),
+        generation: object.meta().generation.unwrap_or_default(),
+    };
+    (name, version)
 }
 
 /// A kind of object that tables are built from.
@@ -71,6 +100,10 @@ pub(crate) trait Kind: Resource<DynamicType = ()> + Clone + PartialEq {
     fn set(objects: &mut Objects) -> &mut Set<Self>;
     /// Takes off what no table needs, so that a change of it is no change.
     fn strip(&mut self);
+    /// What it touches that the object is another now.
+    fn touches(_before: &Self, _now: &Self) -> Touched {
+        Touched::TABLE
+    }
     /// Keeps what later tables need to know of an object as it was told, its status included. Whether they differ for it.
     fn remember(_owners: &mut History, _told: Told<'_, Self>) -> bool {
         false
@@ -109,6 +142,10 @@ kinds! {
     Router in routers {}
     Cell in cells {}
     RoutingPolicy in policies {
+        fn touches(before: &Self, now: &Self) -> Touched {
+            if differ_in_weights_alone(before, now) { Touched::WEIGHTS } else { Touched::TABLE }
+        }
+
         fn remember(owners: &mut History, told: Told<'_, Self>) -> bool {
             match told {
                 Told::All(policies) => owners.replace(policies),
@@ -190,8 +227,9 @@ impl<K: Kind> Set<K> {
         match self.places.get(&key).and_then(|place| self.items.get_mut(*place)) {
             Some(had) if *had == item => Touched::default(),
             Some(had) => {
+                let touched = K::touches(had, &item);
                 *had = item;
-                Touched::TABLE
+                touched
             }
             None => {
                 self.places.insert(key, self.items.len());

@@ -36,7 +36,7 @@ pub(crate) struct Snapshot {
 }
 
 /// What people and the operator are told of a table.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct About {
     pub(crate) objects: BTreeMap<String, ObjectVersion>,
     pub(crate) verdicts: Vec<ParentVerdict>,

@@ -292,6 +292,32 @@ async fn of_many_policies_each_change_is_served_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_edit_of_weights_is_served_under_its_generation_and_so_is_what_comes_after() {
+    let of = |matches: &str, a: u32, b: u32| {
+        let cells = format!("[{{name: a, weight: {a}}}, {{name: b, weight: {b}}}]");
+        rules(&format!("  - {{name: all, matches: {matches}, groups: [{{cells: {cells}}}]}}\n"))
+    };
+    let cluster = Cluster::start(|api| api.apply(&of("[]", 1, 0), 1)).await;
+    cluster.until_ready().await;
+    let mut client = cluster.client().await;
+    assert_eq!(client.send(get("/")).await.cell(), "a");
+    for (generation, a, b, expected) in [(2, 0, 1, "b"), (3, 1, 0, "a"), (4, 0, 9, "b")] {
+        cluster.api.apply(&of("[]", a, b), generation);
+        let served = async || {
+            let serving = cluster.serving().await;
+            serving.objects["RoutingPolicy/default/shop"].generation == generation
+        };
+        eventually("the generation is served", served).await;
+        assert_eq!(client.send(get("/")).await.cell(), expected, "generation {generation}");
+    }
+    // And an edit of all else makes a table from what was edited last.
+    cluster.api.apply(&of("[{all: [{attribute: path, exact: /b}]}]", 0, 9), 5);
+    let elsewhere = async || client.send(get("/")).await.status == 404;
+    eventually("the edit is served", elsewhere).await;
+    assert_eq!(client.send(get("/b")).await.cell(), "b");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn changes_are_served_and_what_cannot_be_read_is_left_out_and_shown() {
     let cluster = Cluster::start(|api| api.apply(&cell("broken", "{}"), 1)).await;
     cluster.until_ready().await;

@@ -1,5 +1,7 @@
 //! Finding the rule of a request: what the head decides, and the body only where a rule before that depends on it.
 
+use std::sync::Arc;
+
 use bulkhead_protocol::Reason;
 
 use super::Refusal;
@@ -27,7 +29,7 @@ pub fn match_rule<'t>(
         open.best
     };
     let rule = listener.index.arm(arm).and_then(|arm| table.rules.get(arm.rule as usize));
-    rule.ok_or_else(|| {
+    rule.map(Arc::as_ref).ok_or_else(|| {
         Refusal::new(Reason::NoRule, format!("no rule of listener {:?} matches", listener.name))
     })
 }

@@ -9,13 +9,13 @@ use std::borrow::Cow;
 const MAX_DEPTH: usize = 128;
 
 /// Pointers that are looked for together, as a tree of their names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pointers {
     nodes: Vec<Node>,
     wanted: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Node {
     children: Vec<(String, usize)>,
     /// Place of the pointer that ends here.

@@ -62,7 +62,7 @@ pub fn build(inputs: &Inputs<'_>) -> Build {
     verdicts.sort_by(|a, b| (&a.namespace, &a.name, &a.parent).cmp(&(&b.namespace, &b.name, &b.parent)));
     for (listener, alternatives) in table.listeners.iter_mut().zip(alternatives) {
         let owned = |(rule, conditions)| (rule, Arc::unwrap_or_clone(conditions));
-        listener.index = Index::new(alternatives.into_iter().map(owned).collect());
+        listener.index = Arc::new(Index::new(alternatives.into_iter().map(owned).collect()));
     }
     siblings::relate(&mut table);
     let shifts = shift::apply(&mut table, &inputs.policies, &inputs.shifts);
@@ -79,7 +79,7 @@ fn listener(spec: &bulkhead_crds::Listener) -> TableListener {
         forwarded: spec.forwarded.clone(),
         idempotency: spec.idempotency.clone(),
         limits: spec.limits.clone(),
-        index: Index::default(),
+        index: Arc::default(),
         buffer_limit: 0,
     }
 }
@@ -263,7 +263,7 @@ impl Builder {
             }
         }
         if serves {
-            self.table.rules.push(super::Rule { place, ..rule });
+            self.table.rules.push(Arc::new(super::Rule { place, ..rule }));
         }
     }
 

@@ -12,7 +12,7 @@ use crate::condition::{Condition, Source};
 use crate::json::Pointers;
 
 /// Weights above this say nothing more, and keep products within 53 bits.
-const MAX_WEIGHT: u32 = 1_000_000;
+pub(super) const MAX_WEIGHT: u32 = 1_000_000;
 
 /// A rule that can serve, and what is to be said of it.
 pub(crate) struct Draft {

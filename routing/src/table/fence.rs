@@ -24,6 +24,7 @@
 //! each other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bulkhead_crds::RoutingPolicy;
 use bulkhead_crds::policy::{CellWeight, RoutingPolicySpec, Source};
@@ -65,7 +66,7 @@ struct Owners {
 }
 
 /// What an `owner` rule asks before it serves a key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Fence {
     #[default]
     Open,
@@ -214,7 +215,9 @@ impl Table {
             .map(|rule| if rule.owner { history.fence(&rule.id, self) } else { Fence::Open });
         let fences: Vec<Fence> = fences.collect();
         for (rule, fence) in self.rules.iter_mut().zip(fences) {
-            rule.fence = fence;
+            if rule.owner {
+                Arc::make_mut(rule).fence = fence;
+            }
         }
     }
 }

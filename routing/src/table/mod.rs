@@ -6,6 +6,7 @@ mod draft;
 mod fence;
 mod index;
 mod ranges;
+mod reweigh;
 mod shift;
 mod siblings;
 #[cfg(test)]
@@ -32,14 +33,15 @@ pub use destination::{Destination, Kind as DestinationKind};
 pub use draft::bytes;
 pub(crate) use fence::Fence;
 pub use fence::History;
+pub use reweigh::differ_in_weights_alone;
 pub use verdict::{DestinationVerdict, Outcome, ParentVerdict, ShiftVerdict, unknown_routers};
 
 /// Place of a cell in one table. Another table may give the same cell another place: keep names across tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CellIndex(pub u32);
 
-/// Everything that one router decides from.
-#[derive(Debug, Default)]
+/// Everything that one router decides from. A copy shares the rules and what finds them.
+#[derive(Clone, Debug, Default)]
 pub struct Table {
     /// Name of the Router object.
     pub router: String,
@@ -48,7 +50,7 @@ pub struct Table {
     pub(crate) cells: Vec<TableCell>,
     pub(crate) cell_places: HashMap<Arc<str>, CellIndex>,
     pub(crate) listeners: Vec<TableListener>,
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<Arc<Rule>>,
     pub(crate) destinations: HashMap<Arc<str>, Arc<Destination>>,
     /// What the Router lets speak against cells.
     pub evidence: Evidence,
@@ -105,7 +107,7 @@ pub struct Weight {
 }
 
 /// A listener of the Router, and the rules attached to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TableListener {
     pub name: String,
     pub port: u16,
@@ -116,7 +118,7 @@ pub struct TableListener {
     /// How clients name their transactions themselves.
     pub idempotency: Option<Idempotency>,
     pub limits: Limits,
-    pub(crate) index: Index,
+    pub(crate) index: Arc<Index>,
     /// Largest `bufferLimit` of the listener's rules, in bytes: what may be held before it is known which rule it is.
     pub buffer_limit: u64,
 }
@@ -126,7 +128,7 @@ pub struct TableListener {
 pub struct RuleId(Arc<str>);
 
 /// One rule of one policy, ready to decide with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     pub id: RuleId,
     /// Among the rules of its table. Another table may give the same rule another place.
@@ -145,21 +147,21 @@ pub struct Rule {
 }
 
 /// Where a rule's key is in a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeySource {
     pub(crate) source: Source,
     /// The source again, when it is one in the body; else none.
     pub(crate) pointers: Pointers,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Group {
     pub cells: Vec<GroupCell>,
     /// 0 to 100.
     pub min_healthy_percent: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct GroupCell {
     pub name: Arc<str>,
     /// None when no such Cell exists: it still owns its keys under `owner`, and gets nothing otherwise.
@@ -171,7 +173,7 @@ pub struct GroupCell {
 }
 
 /// A TrafficShift of one rule: other weights for a while.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RuleShift {
     pub(crate) expires_at_ms: Option<u64>,
     /// By group and place in it.
@@ -250,7 +252,7 @@ impl Table {
     }
 
     /// Every rule that some listener serves.
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[Arc<Rule>] {
         &self.rules
     }
 

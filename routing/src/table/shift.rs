@@ -4,6 +4,7 @@
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use bulkhead_crds::cell::CellState;
 use bulkhead_crds::policy::CellWeight;
@@ -48,7 +49,8 @@ pub(crate) fn apply(
     }
     for rule in &mut table.rules {
         if let Some(overrides) = overrides.get(&rule.id) {
-            rule.shifts = overrides.iter().map(|one| lay_over(rule, one)).collect();
+            let shifts = overrides.iter().map(|one| lay_over(rule, one)).collect();
+            Arc::make_mut(rule).shifts = shifts;
         }
     }
     verdicts
