@@ -58,11 +58,13 @@ enum Chore {
         /// The cargo profile of what runs on this machine: `release`, or `fast` while working on the code.
         #[arg(long, default_value = "release")]
         profile: String,
-        /// `drain`, on a cluster: weight 0 under load, from the patch to the last new request. On this machine alone:
-        /// `drill`, a cell is killed in the middle of its work, behind Bulkhead and behind other proxies; `path`, what a
-        /// request costs with restart and without; `proxy`, what it costs beside other proxies; `restart`, what one takes
-        /// that is restarted; `memory`, more transactions than the router may hold; `instructions`, those of a decision,
-        /// counted by valgrind; `ledger`, intents per second beside what the disk does.
+        /// `drain`, on a cluster: weight 0 under load, from the patch to the last new request; `propagation`, there too:
+        /// from an applied policy to the last router that decides by it. On this machine alone: `drill`, a cell is killed
+        /// in the middle of its work, behind Bulkhead and behind other proxies; `path`, what a request costs with restart
+        /// and without; `proxy`, what it costs beside other proxies; `scale`, what it costs with many rules and cells;
+        /// `overload`, what becomes of more than the router can do; `restart`, what one takes that is restarted; `memory`,
+        /// more transactions than the router may hold; `instructions`, those of a decision, counted by valgrind; `ledger`,
+        /// intents per second beside what the disk does.
         name: String,
         /// What the bench takes, such as --runs 20 or --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

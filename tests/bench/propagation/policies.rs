@@ -39,11 +39,12 @@ fn policy(name: &str, precedence: i32, rules: &Value) -> Value {
 }
 
 fn live_rule(cell: usize) -> Value {
+    let cells = [0, 1].map(|place| weighed(place, if place == cell { 100 } else { 0 }));
     json!({
         "name": "live",
         "matches": [{"all": [{"attribute": "path", "prefix": PATH}]}],
         "key": {"header": "x-account"},
-        "groups": [{"cells": [weighed(cell, 100), weighed(1 - cell, 0)]}],
+        "groups": [{"cells": cells}],
     })
 }
 
@@ -76,7 +77,7 @@ mod tests {
         let (live, beside) = (read(live(1)), read(beside(3, 10, 0)));
         let group = &live.spec.rules[0].groups[0];
         let cells: Vec<_> = group.cells.iter().map(|cell| (cell.name.as_str(), cell.weight)).collect();
-        assert_eq!((live.spec.precedence, cells), (1_000, vec![("payments-b", 100), ("payments-a", 0)]));
+        assert_eq!((live.spec.precedence, cells), (1_000, vec![("payments-a", 0), ("payments-b", 100)]));
         assert_eq!((beside.spec.rules.len(), beside.metadata.name.as_deref()), (10, Some("bench-0003")));
         assert_eq!(beside.spec.rules[9].name, "partner-39");
     }
