@@ -198,9 +198,9 @@ impl Builder {
     /// was so. After a minute it is taken: the cluster may well have been restored.
     fn refuses(&self, memory: &mut Memory, now: u64) -> bool {
         let served = &memory.generations;
-        let mut versions = memory.objects.versions();
-        let older = versions
-            .find(|(_, version)| served.get(&version.uid).is_some_and(|newest| version.generation < *newest));
+        let is_older =
+            |version: &ObjectVersion| served.get(&version.uid).is_some_and(|at| version.generation < *at);
+        let older = memory.objects.versions().find(|(_, version)| is_older(version));
         let Some((name, _)) = older else {
             memory.older_since_ms = None;
             return false;
@@ -220,6 +220,7 @@ impl Builder {
         self.metrics.older_taken.inc();
         memory.older_since_ms = None;
         memory.generations.clear();
+        memory.pending = memory.pending.and(Touched::TABLE);
         false
     }
 
@@ -261,13 +262,8 @@ impl Builder {
                 built_unix_ms: clock::now_unix_millis(),
                 drain_timeout: router.spec.drain_timeout.get(),
             });
-            memory.generations = memory
-                .about
-                .objects
-                .values()
-                .filter(|version| !version.uid.is_empty())
-                .map(|version| (version.uid.clone(), version.generation))
-                .collect();
+            let named = memory.about.objects.values().filter(|version| !version.uid.is_empty());
+            memory.generations = named.map(|version| (version.uid.clone(), version.generation)).collect();
         }
         if anew || memory.pending.weights {
             let took = memory.pace.made(began, self.clock.elapsed());
@@ -396,5 +392,6 @@ mod tests {
         check(4, 121_999, true);
         check(4, 122_000, false);
         assert_eq!((builder.metrics.older_refused.get(), builder.metrics.older_taken.get()), (2, 1));
+        assert!(memory.pending.table, "what every object has is learned anew");
     }
 }

@@ -33,9 +33,8 @@ const ADDED_PER_SECOND: u32 = 50;
 ///
 /// One route is turned from one cell to another and back, and every router is asked every 2 ms over a kept connection which
 /// cell answers. Rows: `alone`; `churn`, while policies with 5,000 rules in all are edited 50 times a second; `additions`,
-/// while 3,000 policies are added under load; `scale-out`, as routers
-/// are added under load. Times count from the API
-/// server's answer. All of it shares one small machine with the cluster: the API server, etcd, two nodes and the load.
+/// while 3,000 policies are added under load; `scale-out`, as routers are added under load. Times count from the API server's
+/// answer. All of it shares one small machine with the cluster: the API server, etcd, two nodes and the load.
 /// Exit status: 0 when it ran, whatever it found; 2 when a target was missed on a machine that stood still.
 #[derive(clap::Args)]
 pub(crate) struct Args {

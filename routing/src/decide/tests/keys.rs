@@ -78,17 +78,24 @@ fn one_in_ten_thousand_is_no_less_and_no_more() {
     assert!((got - expected).abs() < 3.29 * deviation, "{got} keys, not {expected} of {keys}");
 }
 
+/// How many keys moved, all of them to cell a.
+#[track_caller]
+fn moved_to_a(before: &Table, after: &Table) -> u32 {
+    let (then, now) = (States::of(before), States::of(after));
+    let mut moved = 0;
+    for n in 0..KEYS {
+        let (from, to) = (decide(before, &then, n), decide(after, &now, n));
+        assert!(from == to || to == "a", "key {n} went from {from} to {to}");
+        moved += u32::from(from != to);
+    }
+    moved
+}
+
 #[test]
 fn raising_one_weight_moves_only_keys_to_that_cell() {
     let before = World::with_groups(&[&[("a", 20), ("b", 80), ("c", 50)]]).table();
     let after = World::with_groups(&[&[("a", 30), ("b", 80), ("c", 50)]]).table();
-    let (then, now) = (States::of(&before), States::of(&after));
-    let mut moved = 0;
-    for n in 0..KEYS {
-        let (from, to) = (decide(&before, &then, n), decide(&after, &now, n));
-        assert!(from == to || to == "a", "key {n} went from {from} to {to}");
-        moved += u32::from(from != to);
-    }
+    let moved = moved_to_a(&before, &after);
     // From 20/150 to 30/160 of the keys.
     let expected = f64::from(KEYS) * (30.0 / 160.0 - 20.0 / 150.0);
     assert!((f64::from(moved) - expected).abs() < 0.05 * expected, "{moved} keys moved, not {expected}");
@@ -98,13 +105,7 @@ fn raising_one_weight_moves_only_keys_to_that_cell() {
 fn from_one_percent_to_two_only_the_new_one_moves_and_nobody_back() {
     let [before, after] =
         [1, 2].map(|percent| World::with_groups(&[&[("a", percent), ("b", 100 - percent)]]).table());
-    let (then, now) = (States::of(&before), States::of(&after));
-    let mut moved = 0;
-    for n in 0..KEYS {
-        let (from, to) = (decide(&before, &then, n), decide(&after, &now, n));
-        assert!(from == to || to == "a", "key {n} went from {from} to {to}");
-        moved += u32::from(from != to);
-    }
+    let moved = moved_to_a(&before, &after);
     // As above: 3.29 standard deviations.
     let (expected, deviation) = (f64::from(KEYS) * 0.01, (f64::from(KEYS) * 0.01 * 0.99).sqrt());
     assert!((f64::from(moved) - expected).abs() < 3.29 * deviation, "{moved} keys moved, not {expected}");
